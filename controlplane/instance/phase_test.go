@@ -1,0 +1,120 @@
+package instance_test
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+)
+
+// accepted is the whole table, written a second time on purpose: from → event
+// → to. A pair that is not here must not change the phase.
+var accepted = map[instance.Phase]map[instance.Event]instance.Phase{
+	instance.Provisioning: {instance.Prepared: instance.Starting, instance.GaveUp: instance.Failed, instance.DeleteRequested: instance.Deleting},
+	instance.Starting: {
+		instance.Answered: instance.Running, instance.GaveUp: instance.Failed, instance.Crashed: instance.Failed,
+		instance.PoweredOff: instance.Failed, instance.StopRequested: instance.Stopping, instance.DeleteRequested: instance.Deleting,
+	},
+	instance.Running: {
+		instance.StopRequested: instance.Stopping, instance.PauseRequested: instance.Paused, instance.PoweredOff: instance.Stopped,
+		instance.Crashed: instance.Failed, instance.GaveUp: instance.Failed, instance.DeleteRequested: instance.Deleting,
+	},
+	instance.Paused: {
+		instance.ResumeRequested: instance.Running, instance.StopRequested: instance.Stopping, instance.Crashed: instance.Failed,
+		instance.PoweredOff: instance.Failed, instance.GaveUp: instance.Failed, instance.DeleteRequested: instance.Deleting,
+	},
+	instance.Stopping: {
+		instance.PoweredOff: instance.Stopped, instance.Crashed: instance.Stopped, instance.GaveUp: instance.Failed,
+		instance.DeleteRequested: instance.Deleting,
+	},
+	instance.Stopped: {instance.StartRequested: instance.Starting, instance.DeleteRequested: instance.Deleting},
+	instance.Failed: {
+		instance.StartRequested: instance.Starting, instance.StopRequested: instance.Stopping, instance.DeleteRequested: instance.Deleting,
+	},
+	instance.Deleting: {},
+}
+
+// ignored are the requests that are fulfilled already.
+var ignored = map[instance.Phase][]instance.Event{
+	instance.Provisioning: {instance.StartRequested},
+	instance.Starting:     {instance.StartRequested},
+	instance.Running:      {instance.StartRequested, instance.ResumeRequested},
+	instance.Paused:       {instance.PauseRequested},
+	instance.Stopping:     {instance.StopRequested},
+	instance.Stopped:      {instance.StopRequested},
+	instance.Deleting:     {instance.DeleteRequested},
+}
+
+var requests = []instance.Event{
+	instance.StartRequested, instance.StopRequested, instance.PauseRequested, instance.ResumeRequested, instance.DeleteRequested,
+}
+
+func TestNextForEveryPair(t *testing.T) {
+	for _, p := range instance.Phases() {
+		for _, e := range instance.Events() {
+			to, answer, err := instance.Next(p, e)
+			want, ok := accepted[p][e]
+			switch {
+			case ok:
+				if to != want || answer != instance.Accepted || err != nil {
+					t.Errorf("Next(%s, %s) = %s, %s, %v; want %s accepted", p, e, to, answer, err, want)
+				}
+			case !slices.Contains(requests, e) || slices.Contains(ignored[p], e):
+				if to != p || answer != instance.Ignored || err != nil {
+					t.Errorf("Next(%s, %s) = %s, %s, %v; want it ignored", p, e, to, answer, err)
+				}
+			default:
+				if to != p || answer != instance.Denied || err == nil {
+					t.Errorf("Next(%s, %s) = %s, %s, %v; want it denied with a reason", p, e, to, answer, err)
+				}
+			}
+		}
+	}
+}
+
+// TestDeletingIsForEver walks at random and checks that nothing leaves
+// Deleting and that every phase can be deleted.
+func TestDeletingIsForEver(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := instance.Provisioning
+		deleted := false
+		for _, e := range rapid.SliceOf(rapid.SampledFrom(instance.Events())).Draw(t, "events") {
+			to, _, _ := instance.Next(p, e)
+			if deleted && to != instance.Deleting {
+				t.Fatalf("%s after %s left deleting", to, e)
+			}
+			deleted = deleted || e == instance.DeleteRequested
+			p = to
+		}
+	})
+}
+
+func TestParseID(t *testing.T) {
+	id, err := instance.NewID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := instance.ParseID(id.String()); err != nil || back != id {
+		t.Errorf("ParseID(%q) = %q, %v", id, back, err)
+	}
+	for _, bad := range []string{"", "x", "018FC0A2-7777-7AAA-BBBB-CCCCDDDDEEEE", "{018fc0a2-7777-7aaa-bbbb-ccccddddeeee}", "018fc0a2-7777-1aaa-bbbb-ccccddddeeee", "../../../etc/passwd"} {
+		if _, err := instance.ParseID(bad); err == nil {
+			t.Errorf("ParseID(%q) was accepted", bad)
+		}
+	}
+}
+
+func TestCheckName(t *testing.T) {
+	for _, good := range []string{"ab", "agent-1", "a23456789-123456789-123456789-123456789-123456789-123456789-123"} {
+		if err := instance.CheckName(good); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, bad := range []string{"", "a", "-a", "a-", "A1", "a_b", "1a", "a/b", "..", "a23456789-123456789-123456789-123456789-123456789-123456789-1234"} {
+		if err := instance.CheckName(bad); err == nil {
+			t.Errorf("CheckName(%q) was accepted", bad)
+		}
+	}
+}
