@@ -13,7 +13,7 @@
 // versions:
 // - protoc-gen-go-grpc v1.6.2
 // - protoc             v3.21.12
-// source: agent.proto
+// source: api/agent/v1/agent.proto
 
 package agentv1
 
@@ -65,12 +65,14 @@ type AgentClient interface {
 	// the unacknowledged output reaches the run's buffer the process blocks on
 	// its pipe instead of the agent growing. A new attachment takes over from
 	// an older one (which ends with ABORTED). NOT_FOUND: no such run.
+	// OUT_OF_RANGE: after_seq lies below what has been acknowledged and freed.
 	AttachRun(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachRequest, AttachResponse], error)
 	// CancelRun asks a run to end: SIGTERM to every process of it, then after
 	// the grace SIGKILL to its cgroup. Returns when the ladder has been started,
 	// not when the run has ended. Idempotent.
 	CancelRun(ctx context.Context, in *CancelRunRequest, opts ...grpc.CallOption) (*CancelRunResponse, error)
-	// ReleaseRun forgets a run that has ended and frees its output. Idempotent.
+	// ReleaseRun forgets a run that has ended and frees its output, whether
+	// acknowledged or not. Idempotent; an unknown run is no error.
 	// FAILED_PRECONDITION: it still runs.
 	ReleaseRun(ctx context.Context, in *ReleaseRunRequest, opts ...grpc.CallOption) (*ReleaseRunResponse, error)
 	// ListRuns lists all runs the agent knows, ended ones included.
@@ -81,7 +83,8 @@ type AgentClient interface {
 	// GetFile reads one regular file. The last message carries `end`.
 	GetFile(ctx context.Context, in *GetFileRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetFileResponse], error)
 	// PutArchive unpacks a tar stream below a directory. Entries that would
-	// leave it, devices, and what exceeds the bounds are refused.
+	// leave it, devices, and what exceeds the bounds are refused. It is not
+	// atomic: what came before a refused entry stays.
 	PutArchive(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[PutArchiveRequest, PutArchiveResponse], error)
 	// Stats is a snapshot of the machine as the guest sees it.
 	Stats(ctx context.Context, in *StatsRequest, opts ...grpc.CallOption) (*StatsResponse, error)
@@ -249,12 +252,14 @@ type AgentServer interface {
 	// the unacknowledged output reaches the run's buffer the process blocks on
 	// its pipe instead of the agent growing. A new attachment takes over from
 	// an older one (which ends with ABORTED). NOT_FOUND: no such run.
+	// OUT_OF_RANGE: after_seq lies below what has been acknowledged and freed.
 	AttachRun(grpc.BidiStreamingServer[AttachRequest, AttachResponse]) error
 	// CancelRun asks a run to end: SIGTERM to every process of it, then after
 	// the grace SIGKILL to its cgroup. Returns when the ladder has been started,
 	// not when the run has ended. Idempotent.
 	CancelRun(context.Context, *CancelRunRequest) (*CancelRunResponse, error)
-	// ReleaseRun forgets a run that has ended and frees its output. Idempotent.
+	// ReleaseRun forgets a run that has ended and frees its output, whether
+	// acknowledged or not. Idempotent; an unknown run is no error.
 	// FAILED_PRECONDITION: it still runs.
 	ReleaseRun(context.Context, *ReleaseRunRequest) (*ReleaseRunResponse, error)
 	// ListRuns lists all runs the agent knows, ended ones included.
@@ -265,7 +270,8 @@ type AgentServer interface {
 	// GetFile reads one regular file. The last message carries `end`.
 	GetFile(*GetFileRequest, grpc.ServerStreamingServer[GetFileResponse]) error
 	// PutArchive unpacks a tar stream below a directory. Entries that would
-	// leave it, devices, and what exceeds the bounds are refused.
+	// leave it, devices, and what exceeds the bounds are refused. It is not
+	// atomic: what came before a refused entry stays.
 	PutArchive(grpc.ClientStreamingServer[PutArchiveRequest, PutArchiveResponse]) error
 	// Stats is a snapshot of the machine as the guest sees it.
 	Stats(context.Context, *StatsRequest) (*StatsResponse, error)
@@ -554,5 +560,5 @@ var Agent_ServiceDesc = grpc.ServiceDesc{
 			ClientStreams: true,
 		},
 	},
-	Metadata: "agent.proto",
+	Metadata: "api/agent/v1/agent.proto",
 }

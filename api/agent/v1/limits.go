@@ -31,11 +31,20 @@ const (
 	MinOutputBuffer     = MaxChunk
 	DefaultOutputBuffer = 1 << 20
 	MaxOutputBuffer     = 16 << 20
+	// StdinWindow bounds the input a host may send beyond what the agent has
+	// accepted, in bytes.
+	StdinWindow = 256 << 10
 	// MaxRunTimeout bounds RunSpec.timeout.
 	MaxRunTimeout = 24 * time.Hour
 	// DefaultKillGrace lies between SIGTERM and SIGKILL; MaxKillGrace bounds it.
 	DefaultKillGrace = 5 * time.Second
 	MaxKillGrace     = time.Minute
+	// Linger is how long the children of a run may outlive its main process.
+	Linger = 5 * time.Second
+	// MaxArchiveBytes and MaxArchiveEntries bound what one archive unpacks to
+	// when the request sets no bounds of its own.
+	MaxArchiveBytes   = 8 << 30
+	MaxArchiveEntries = 500_000
 	// MaxPath bounds one path, in bytes.
 	MaxPath = 4096
 )
