@@ -1,0 +1,11 @@
+package sqlite
+
+import "testing"
+
+// ExecForTest changes a database behind the store's back.
+func ExecForTest(t *testing.T, db *DB, query string) {
+	t.Helper()
+	if _, err := db.w.ExecContext(t.Context(), query); err != nil {
+		t.Fatal(err)
+	}
+}

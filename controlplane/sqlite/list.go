@@ -1,0 +1,95 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
+)
+
+// List implements task.Reader.
+func (db *DB) List(ctx context.Context, f task.Filter, v task.View) (page task.Page, err error) {
+	where := []string{"instance_id = ?"}
+	args := []any{string(f.InstanceID)}
+	add := func(clause string, values ...any) {
+		where = append(where, clause)
+		args = append(args, values...)
+	}
+	if f.Owner != "" {
+		add("owner = ?", f.Owner)
+	}
+	if f.ContextID != "" {
+		add("context_id = ?", f.ContextID)
+	}
+	if f.State != "" {
+		add("state = ?", string(f.State))
+	}
+	if !f.Since.IsZero() {
+		add("status_ms >= ?", millis(f.Since))
+	}
+	err = db.read(ctx, func(tx *sql.Tx) error {
+		err := tx.QueryRowContext(ctx, "SELECT count(*) FROM tasks WHERE "+strings.Join(where, " AND "), args...).Scan(&page.Total)
+		if err != nil {
+			return err
+		}
+		if f.After != nil {
+			add("(status_ms, id) < (?, ?)", f.After.StatusMillis, f.After.ID)
+		}
+		args = append(args, f.Limit+1) // one more tells whether there is a next page
+		err = each(ctx, tx, func(rows *sql.Rows) error {
+			rec, err := scanTask(rows)
+			page.Tasks = append(page.Tasks, rec)
+			return err
+		}, selectTask+" WHERE "+strings.Join(where, " AND ")+" ORDER BY status_ms DESC, id DESC LIMIT ?", args...)
+		if err != nil {
+			return err
+		}
+		if len(page.Tasks) > f.Limit {
+			page.Tasks = page.Tasks[:f.Limit]
+			last := page.Tasks[f.Limit-1]
+			page.Next = &task.Place{StatusMillis: last.Status.Timestamp.UnixMilli(), ID: last.ID}
+		}
+		for i := range page.Tasks {
+			if err := fill(ctx, tx, &page.Tasks[i], v); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return task.Page{}, fmt.Errorf("cannot list tasks of instance %q: %w", f.InstanceID, err)
+	}
+	return page, nil
+}
+
+// builder joins chunks of one kind into one part each.
+type builder struct {
+	size int
+	runs []run
+}
+
+type run struct {
+	text bool
+	data []byte
+}
+
+func (b *builder) add(data []byte) {
+	b.size += len(data)
+	text := utf8.Valid(data)
+	if n := len(b.runs); n > 0 && b.runs[n-1].text == text {
+		b.runs[n-1].data = append(b.runs[n-1].data, data...)
+		return
+	}
+	b.runs = append(b.runs, run{text: text, data: append([]byte(nil), data...)})
+}
+
+func (b *builder) parts() []task.Part {
+	parts := make([]task.Part, 0, len(b.runs))
+	for _, r := range b.runs {
+		parts = append(parts, task.Chunk{Data: r.data}.Part())
+	}
+	return parts
+}

@@ -1,0 +1,143 @@
+package task
+
+import (
+	"time"
+	"unicode/utf8"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+)
+
+// Event is one entry of a task's log. Exactly one of Status and Chunk is set.
+// Sequence numbers start at 1 and have no gaps; an event is stored before
+// anybody can see it.
+type Event struct {
+	Seq    uint64
+	Status *StatusEvent
+	Chunk  *Chunk
+}
+
+// StatusEvent is a change of status.
+type StatusEvent struct {
+	Status   Status
+	Metadata Metadata
+}
+
+// Chunk is the next bytes of an artifact. A text chunk ends on the border of a
+// character, so that each can be shown by itself.
+type Chunk struct {
+	ArtifactID string
+	Name       string
+	Offset     uint64 // of Data in the artifact, in bytes
+	Data       []byte
+	// Last closes the artifact; Data is empty and Size and SHA256 are set.
+	Last   bool
+	Size   uint64
+	SHA256 string // lower-case hexadecimal
+}
+
+// Part is the chunk as content: text when it is UTF-8, raw bytes otherwise.
+func (c Chunk) Part() Part {
+	if utf8.Valid(c.Data) {
+		return TextPart(string(c.Data))
+	}
+	return Part{Raw: c.Data, MediaType: "application/octet-stream"}
+}
+
+// New is a task to be made: its first record, the message that asked for it
+// and the run that will carry it out.
+type New struct {
+	ID         string
+	ContextID  string
+	InstanceID instance.ID
+	Owner      string
+	Message    Message
+	Metadata   Metadata
+	Run        Run
+	At         time.Time
+}
+
+// Streams of a run, as indexes.
+const (
+	Stdout = iota
+	Stderr
+	streams
+)
+
+// Run is the durable side of a command in a guest.
+type Run struct {
+	TaskID     string
+	InstanceID instance.ID
+	RunID      string // known to the guest, lower-case UUID
+	Runner     string
+	Spec       []byte // agentv1.RunSpec in protobuf wire form
+	Stdin      []byte // whole input; nil for none
+	// Artifacts name the artifact of each stream.
+	Artifacts [streams]string
+	// Dispatched is set, durably, before the guest is first asked to start the
+	// run; from then on it is only attached to, never started again.
+	Dispatched      bool
+	CancelRequested bool
+	// Released is set when the guest has forgotten the run.
+	Released bool
+	State    State // of the task
+	Progress Progress
+}
+
+// Progress is how far the output of a run has been stored. It changes in the
+// same transaction as the chunks it speaks of.
+type Progress struct {
+	AfterSeq uint64 // newest sequence number of the guest that is stored
+	// Received counts the bytes taken from each stream, Carry included.
+	Received [streams]uint64
+	// Carry holds the first bytes of a character whose rest has not come.
+	Carry [streams][]byte
+	// Overflow is set once output beyond the task's bound was refused.
+	Overflow bool
+}
+
+// Transition is a change of a task's status.
+type Transition struct {
+	// Version is the version of the task the writer saw.
+	Version  uint64
+	Status   Status
+	Metadata Metadata // merged into Task.metadata and shown on the event
+	// Dispatched marks the run as dispatched in the same transaction.
+	Dispatched bool
+	// Ends close artifacts before the status changes.
+	Ends []Chunk
+}
+
+// Filter selects tasks for a list.
+type Filter struct {
+	InstanceID instance.ID
+	Owner      string // "" for all owners
+	ContextID  string
+	State      State
+	Since      time.Time // status timestamp at or after
+	// After continues a list behind this place.
+	After *Place
+	Limit int
+}
+
+// Place is a position in a list, which goes from the newest status timestamp
+// to the oldest and, within one, from the greatest id to the least.
+type Place struct {
+	StatusMillis int64
+	ID           string
+}
+
+// Page is one page of a list.
+type Page struct {
+	Tasks []Record
+	Next  *Place // nil at the end
+	Total int
+}
+
+// View says how much of a task a reader wants.
+type View struct {
+	// History bounds the messages, newest kept; negative for all.
+	History int
+	// Inline bounds the bytes inlined per artifact; negative leaves the
+	// artifacts out.
+	Inline int
+}
