@@ -1,0 +1,144 @@
+# Every target that stands with ## is shown by `make help`. What is built goes
+# to .build, which git ignores.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-builtin-rules
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# Go needs a home for its caches; a bare CI job may have none.
+ifeq ($(strip $(HOME)),)
+export HOME := $(or $(shell getent passwd "$$(id -u)" | cut -d: -f6),$(CURDIR)/.build/home)
+endif
+
+GO       ?= go
+BUILD    := $(CURDIR)/.build
+BIN      := $(BUILD)/bin
+STORE    := $(BUILD)/images
+WORK     := $(BUILD)/work
+PREFIX   ?= /usr/local
+
+# Works without tags, without git and in a checkout that belongs to another user.
+VERSION  ?= $(shell git -c safe.directory='$(CURDIR)' describe --tags --always --dirty 2>/dev/null || echo unknown)
+# The version is our own, so the stamp of the go command is not needed; it
+# fails where git refuses a checkout.
+GOBUILD  := $(GO) build -trimpath -buildvcs=false
+LDFLAGS  := -s -w -X main.version=$(VERSION)
+
+# Two packages at once: tests boot machines, which starve one another on the
+# usual two cores of a CI host long before memory runs out.
+P         ?= 2
+TESTFLAGS ?=
+FUZZTIME  ?= 30s
+
+# Where tests find what was built. They skip, and say so, without.
+export SANDBOX_BIN           := $(BIN)
+export SANDBOX_TEST_AGENT    := $(BIN)/sandbox-agent
+export SANDBOX_TEST_IMAGES   := $(STORE)
+export SANDBOX_TEST_GUEST    := $(WORK)/guest
+
+GOFILES = $(shell git -c safe.directory='$(CURDIR)' ls-files --cached --others --exclude-standard '*.go')
+SCRIPTS = $(shell git -c safe.directory='$(CURDIR)' ls-files --cached --others --exclude-standard '*.sh' .ci/run)
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "  Variables: P=$(P) (packages tested at once), TESTFLAGS, FUZZTIME=$(FUZZTIME), PREFIX=$(PREFIX)"
+
+.PHONY: setup
+setup: ## Install the packages that are missing (Debian, Ubuntu; root or sudo)
+	@command -v $(GO) >/dev/null || { echo "go is missing: install Go 1.25 or later, https://go.dev/dl" >&2; exit 1; }
+	@deploy/setup/install.sh base
+
+# --- building
+
+.PHONY: build
+build: setup sandboxd sandboxctl sandbox-agent ## Build the three programs into .build/bin
+
+.PHONY: sandboxd
+sandboxd: # with cgo: libvirt and SQLite
+	CGO_ENABLED=1 $(GOBUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/sandboxd ./controlplane/cmd/sandboxd
+
+.PHONY: sandboxctl
+sandboxctl:
+	CGO_ENABLED=0 $(GOBUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/sandboxctl ./controlplane/cmd/sandboxctl
+
+.PHONY: sandbox-agent
+sandbox-agent: # static: it runs on any root disk, and before there is one
+	CGO_ENABLED=0 $(GOBUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/sandbox-agent ./guestagent/cmd/sandbox-agent
+
+.PHONY: images
+images: setup sandbox-agent ## Build the images into .build/images (once for the same inputs)
+	$(GO) run -buildvcs=false ./images/cmd/sandbox-images --store $(STORE) --work $(WORK) --agent $(BIN)/sandbox-agent
+
+.PHONY: generate
+generate: ## Write the generated code anew
+	@deploy/setup/install.sh generate
+	deploy/generate/generate.sh
+
+# --- using
+
+.PHONY: demo
+demo: build images ## Boot a machine, run the adapter command through A2A, show it, remove everything
+	$(GO) run -buildvcs=false ./test/demo
+
+.PHONY: install
+install: build ## Install the programs and the systemd unit under PREFIX
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(BIN)/sandboxd $(BIN)/sandboxctl
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/lib/agentic-sandbox $(BIN)/sandbox-agent
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|@PREFIX@|$(PREFIX)|g' deploy/systemd/sandboxd.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/sandboxd.service
+
+# --- checking
+
+.PHONY: test
+test: build images ## Run all tests with -race, real machines included
+	$(GO) vet ./...
+	$(GO) test -race -timeout 30m -p $(P) $(TESTFLAGS) ./...
+
+.PHONY: lint
+lint: lint-setup lint-format lint-go lint-shell check-generated ## Check form: golangci-lint, gofmt, vet, shellcheck, generated code
+
+.PHONY: lint-setup
+lint-setup: setup
+	@deploy/setup/install.sh lint
+
+.PHONY: lint-format
+lint-format:
+	@bad=$$(gofmt -l $(GOFILES)); [ -z "$$bad" ] || { echo "not formatted (run gofmt -w):"; echo "$$bad"; exit 1; } >&2
+
+# golangci-lint has a module file of its own: its 200 requirements must not
+# choose the versions of what sandboxd is built with.
+.PHONY: lint-go
+lint-go:
+	$(GO) vet ./...
+	$(GO) tool -modfile=deploy/tools/go.mod golangci-lint run --timeout 15m ./...
+
+.PHONY: lint-shell
+lint-shell:
+	shellcheck $(SCRIPTS)
+
+.PHONY: check-generated
+check-generated: # that the generated code is what its sources say
+	deploy/generate/generate.sh --check
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME
+	@grep -rl --include='*_test.go' '^func Fuzz' . | xargs -r -n1 dirname | sort -u | while read -r dir; do \
+		sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$dir"/*_test.go | while read -r target; do \
+			echo "$$dir $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null; \
+		done; \
+	done
+
+.PHONY: bench
+bench: build images ## Measure boots, round trips and bulk against bare QEMU and raw vsock
+	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 60m $(TESTFLAGS) ./test/bench
+
+.PHONY: clean
+clean: ## Remove .build
+	@# Go makes the files of a module cache read-only.
+	@[ ! -d $(BUILD)/home ] || chmod -R u+w $(BUILD)/home
+	rm -rf $(BUILD)
