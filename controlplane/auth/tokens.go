@@ -1,0 +1,257 @@
+package auth
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+)
+
+const (
+	// TokensFile holds the hashes, AdminFile the administrator's token in
+	// clear for the owner of the state directory. Both are below it, mode 0600.
+	TokensFile = "tokens.json"
+	AdminFile  = "admin.token"
+
+	tokenPrefix = "sbx_"
+	tokenBytes  = 32
+	adminName   = "admin"
+
+	maxTokensFile = 1 << 20
+	maxTokenFile  = 4096
+	fileVersion   = 1
+)
+
+// Tokens are the tokens of one state directory. Safe for concurrent use.
+type Tokens struct {
+	entries []entry // never changed after Open
+	created bool
+}
+
+// entry is one token as it is stored. The hash needs no salt and no slow
+// function: what is hashed are 256 random bits.
+type entry struct {
+	Name    string    `json:"name"`
+	SHA256  string    `json:"sha256"`
+	Scopes  []Scope   `json:"scopes"`
+	Created time.Time `json:"created"`
+
+	hash [sha256.Size]byte
+}
+
+type tokensFile struct {
+	Version int     `json:"version"`
+	Tokens  []entry `json:"tokens"`
+}
+
+// Open reads the tokens of a state directory. It makes the administrator's
+// token when there is none yet, and a new one when its clear text is gone.
+func Open(stateDir string) (*Tokens, error) {
+	file, err := readTokens(filepath.Join(stateDir, TokensFile))
+	if err != nil {
+		return nil, err
+	}
+	clear, err := ReadToken(filepath.Join(stateDir, AdminFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return mint(stateDir, file)
+	case err != nil:
+		return nil, err
+	}
+	t := &Tokens{entries: file.Tokens}
+	if _, ok := t.Verify(clear); ok {
+		return t, nil
+	}
+	if len(file.Tokens) == 0 {
+		// The hashes are gone, the token is not: what the owner holds stays good.
+		return adopt(stateDir, file, clear)
+	}
+	return nil, &instance.Fault{
+		Blame: instance.Host, Code: "auth.tokens_differ",
+		Hint: fmt.Sprintf("remove %s to have a new one made", filepath.Join(stateDir, AdminFile)),
+		Err:  fmt.Errorf("cannot use token in %q: it is not one of %s", filepath.Join(stateDir, AdminFile), TokensFile),
+	}
+}
+
+// Created reports whether Open made a token.
+func (t *Tokens) Created() bool { return t.created }
+
+// Verify returns the principal of a token. Every token is compared, each in
+// constant time, so that the time taken tells nothing.
+func (t *Tokens) Verify(token string) (Principal, bool) {
+	hash := sha256.Sum256([]byte(token))
+	found := -1
+	for i := range t.entries {
+		if subtle.ConstantTimeCompare(hash[:], t.entries[i].hash[:]) == 1 {
+			found = i
+		}
+	}
+	if found < 0 {
+		return Principal{}, false
+	}
+	e := t.entries[found]
+	return Principal{Name: e.Name, Scopes: e.Scopes}, true
+}
+
+// mint makes a new token for the administrator, in place of an older one. The
+// hash is stored first: after a crash in between there is no clear text, and
+// the next Open makes yet another token.
+func mint(stateDir string, file tokensFile) (*Tokens, error) {
+	secret := make([]byte, tokenBytes)
+	if _, err := rand.Read(secret); err != nil {
+		return nil, fmt.Errorf("cannot make token: %w", err)
+	}
+	clear := tokenPrefix + base64.RawURLEncoding.EncodeToString(secret)
+	t, err := adopt(stateDir, file, clear)
+	if err != nil {
+		return nil, err
+	}
+	if err := writeFile(filepath.Join(stateDir, AdminFile), []byte(clear+"\n")); err != nil {
+		return nil, err
+	}
+	t.created = true
+	return t, nil
+}
+
+// adopt stores the hash of clear as the administrator's token.
+func adopt(stateDir string, file tokensFile, clear string) (*Tokens, error) {
+	hash := sha256.Sum256([]byte(clear))
+	kept := make([]entry, 0, len(file.Tokens)+1)
+	for _, e := range file.Tokens {
+		if e.Name != adminName {
+			kept = append(kept, e)
+		}
+	}
+	kept = append(kept, entry{
+		Name: adminName, SHA256: hex.EncodeToString(hash[:]), Scopes: []Scope{ScopeAdmin},
+		Created: time.Now().UTC().Truncate(time.Second), hash: hash,
+	})
+	data, err := json.MarshalIndent(tokensFile{Version: fileVersion, Tokens: kept}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("cannot store tokens: %w", err)
+	}
+	if err := writeFile(filepath.Join(stateDir, TokensFile), append(data, '\n')); err != nil {
+		return nil, err
+	}
+	return &Tokens{entries: kept}, nil
+}
+
+func readTokens(path string) (tokensFile, error) {
+	data, err := readPrivate(path, maxTokensFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return tokensFile{}, nil
+	}
+	if err != nil {
+		return tokensFile{}, err
+	}
+	damaged := func(cause error) error {
+		return &instance.Fault{
+			Blame: instance.Host, Code: "auth.tokens_damaged",
+			Hint: fmt.Sprintf("restore %s, or remove it and %s to have a new token made", path, AdminFile),
+			Err:  fmt.Errorf("cannot read tokens from %q: %w", path, cause),
+		}
+	}
+	var file tokensFile
+	if err := json.Unmarshal(data, &file); err != nil {
+		return tokensFile{}, damaged(err)
+	}
+	if file.Version != fileVersion {
+		return tokensFile{}, damaged(fmt.Errorf("version is %d, want %d", file.Version, fileVersion))
+	}
+	for i := range file.Tokens {
+		hash, err := hex.DecodeString(file.Tokens[i].SHA256)
+		if err != nil || len(hash) != sha256.Size {
+			return tokensFile{}, damaged(fmt.Errorf("hash of token %q is not a SHA-256", file.Tokens[i].Name))
+		}
+		copy(file.Tokens[i].hash[:], hash)
+	}
+	return file, nil
+}
+
+// ReadToken reads a token in clear from a file that only its owner can read.
+func ReadToken(path string) (string, error) {
+	data, err := readPrivate(path, maxTokenFile)
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(data))
+	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", fmt.Errorf("cannot use token file %q: want one line with a token", path)
+	}
+	return token, nil
+}
+
+// readPrivate reads a small file and refuses one that others can read, for
+// then its secret is none.
+func readPrivate(path string, limit int64) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %q: %w", path, err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > limit {
+		return nil, fmt.Errorf("cannot read %q: want a regular file of at most %d bytes", path, limit)
+	}
+	if perm := info.Mode().Perm(); perm&0o077 != 0 {
+		return nil, &instance.Fault{
+			Blame: instance.Host, Code: "auth.file_mode",
+			Hint: fmt.Sprintf("if nobody else has read it: chmod 600 %s; else remove it to have a new token made", path),
+			Err:  fmt.Errorf("cannot use %q: others can access it (mode %04o)", path, perm),
+		}
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %q: %w", path, err)
+	}
+	return data, nil
+}
+
+// writeFile replaces a file durably and at once, mode 0600.
+func writeFile(path string, data []byte) (err error) {
+	dir := filepath.Dir(path)
+	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*") // made with mode 0600
+	if err != nil {
+		return fmt.Errorf("cannot write %q: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = tmp.Close()           // may be closed already
+			_ = os.Remove(tmp.Name()) // the error that counts is err
+		}
+	}()
+	if _, err := tmp.Write(data); err != nil {
+		return fmt.Errorf("cannot write %q: %w", path, err)
+	}
+	if err := tmp.Sync(); err != nil {
+		return fmt.Errorf("cannot write %q: %w", path, err)
+	}
+	if err := tmp.Close(); err != nil {
+		return fmt.Errorf("cannot write %q: %w", path, err)
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return fmt.Errorf("cannot write %q: %w", path, err)
+	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("cannot sync directory %q: %w", dir, err)
+	}
+	defer d.Close() //nolint:errcheck // nothing was written through it
+	if err := d.Sync(); err != nil {
+		return fmt.Errorf("cannot sync directory %q: %w", dir, err)
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package management
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/gorilla/mux"
+
+	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+)
+
+// callerFault is the fault of a request that no part of the fleet has seen.
+func callerFault(code, hint, format string, args ...any) *instance.Fault {
+	return &instance.Fault{
+		Blame: instance.Caller, Code: code, Hint: hint,
+		Err: fmt.Errorf(format, args...), //nolint:err113 // the code is what tells faults apart
+	}
+}
+
+// invalid is a request that breaks rules, field by field.
+type invalid []fleet.FieldError
+
+func (e invalid) Error() string {
+	parts := make([]string, 0, len(e))
+	for _, f := range e {
+		parts = append(parts, f.Field+": "+f.Message)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Fields makes invalid a fleet.FieldErrors.
+func (e invalid) Fields() []fleet.FieldError { return e }
+
+// or returns a fault when there are errors.
+func (e invalid) or(code string) error {
+	if len(e) == 0 {
+		return nil
+	}
+	return &instance.Fault{Blame: instance.Caller, Code: code, Err: e}
+}
+
+// fail answers with the problem that err is. What nobody has explained stays
+// in the log: it may hold paths and addresses, and tells a caller nothing.
+func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
+	fault := asFault(err)
+	if r.Context().Err() != nil {
+		// The client has gone or the server is: what came of the request is
+		// for the log alone.
+		a.logFrom(r).Debug("request abandoned", "error", err)
+		fault = &instance.Fault{Blame: instance.Host, Code: codeAbandoned, Hint: "try again", Err: errAbandoned}
+	}
+	status := statusOf(fault)
+	if status >= http.StatusInternalServerError && fault.Code != codeAbandoned {
+		a.logFrom(r).Error("request failed", "code", fault.Code, "blame", string(fault.Blame), "error", err)
+	}
+	p := managementv1.Problem{
+		Type:        managementv1.ProblemType + fault.Code,
+		Title:       titleOf(fault.Code, status),
+		Status:      status,
+		Code:        fault.Code,
+		Blame:       managementv1.Blame(fault.Blame),
+		RequestId:   requestID(r.Context()),
+		Remediation: fault.Hint,
+	}
+	if fault.Code == codeInternal {
+		p.Cause = "the server failed in a way that nobody has foreseen"
+		p.Remediation = fmt.Sprintf("look for request_id %s in the server's log", p.RequestId)
+		p.Detail = p.Cause + " (" + p.Remediation + ")"
+	} else {
+		p.Cause = fault.Err.Error()
+		p.Detail = fault.Error()
+	}
+	var fields fleet.FieldErrors
+	if errors.As(err, &fields) {
+		for _, f := range fields.Fields() {
+			p.Errors = append(p.Errors, managementv1.FieldError{Field: f.Field, Message: f.Message, Code: f.Code})
+		}
+	}
+	a.problem(w, r, p)
+}
+
+func (a *api) problem(w http.ResponseWriter, r *http.Request, p managementv1.Problem) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	if p.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "5")
+	}
+	w.WriteHeader(p.Status)
+	if err := json.NewEncoder(w).Encode(p); err != nil {
+		a.logFrom(r).Debug("cannot write problem", "error", err)
+	}
+}
+
+// answer writes v as JSON.
+func (a *api) answer(w http.ResponseWriter, r *http.Request, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		a.logFrom(r).Debug("cannot write answer", "error", err)
+	}
+}
+
+// accepted answers with an operation and where to find it again.
+func (a *api) accepted(w http.ResponseWriter, r *http.Request, op fleet.Operation, err error) {
+	if err != nil {
+		a.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Location", managementv1.BasePath+"/operations/"+op.ID)
+	a.answer(w, r, http.StatusAccepted, operation(op))
+}
+
+// badParameter answers what the generated code could not read.
+func (a *api) badParameter(w http.ResponseWriter, r *http.Request, err error) {
+	field := "request"
+	var (
+		format   *managementv1.InvalidParamFormatError
+		required *managementv1.RequiredParamError
+		header   *managementv1.RequiredHeaderError
+		many     *managementv1.TooManyValuesForParamError
+	)
+	switch {
+	case errors.As(err, &format):
+		field = format.ParamName
+	case errors.As(err, &required):
+		field = required.ParamName
+	case errors.As(err, &header):
+		field = header.ParamName
+	case errors.As(err, &many):
+		field = many.ParamName
+	}
+	a.fail(w, r, invalid{{Field: field, Message: err.Error(), Code: "parameter.invalid"}}.or(codeInvalidParameter))
+}
+
+func (a *api) noRoute(w http.ResponseWriter, r *http.Request) {
+	a.fail(w, r, callerFault(codeNoRoute, "see "+managementv1.BasePath+"/openapi.yaml for what there is",
+		"nothing is served at path %q", r.URL.Path))
+}
+
+// wrongMethod says which methods there are, as RFC 9110 demands.
+func (a *api) wrongMethod(router *mux.Router) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var allowed []string
+		for _, m := range []string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete} {
+			try := r.Clone(r.Context())
+			try.Method = m
+			var match mux.RouteMatch
+			if router.Match(try, &match) && match.MatchErr == nil {
+				allowed = append(allowed, m)
+			}
+		}
+		w.Header().Set("Allow", strings.Join(allowed, ", "))
+		a.fail(w, r, callerFault(codeMethod, "use "+strings.Join(allowed, " or "), "method %q is not served here", r.Method))
+	})
+}
