@@ -14,14 +14,14 @@ import (
 )
 
 // The checks of single texts. Each returns what is wanted, or nothing; the
-// reader adds what it found.
+// reader adds what was found.
 
 func oneOf(known ...string) func(string) string {
 	return func(s string) string {
 		if slices.Contains(known, s) {
 			return ""
 		}
-		return "want " + strings.Join(known, " or ") + didYouMean(s, slices.Clone(known))
+		return "want " + strings.Join(known, " or ")
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -62,11 +63,12 @@ type reader struct {
 	file   string
 	errs   Errors
 	values int
-	full   bool // the bounds are reached, nothing more is read
+	full   bool // a bound is reached, nothing more is read
 }
 
 func (r *reader) fail(n *yaml.Node, path, rule string) {
 	r.errs = append(r.errs, Error{Pos: r.pos(n), Path: path, Rule: rule})
+	r.full = r.full || len(r.errs) >= 2*maxErrors
 }
 
 func (r *reader) failAt(line, column int, rule string) {
@@ -275,13 +277,12 @@ func (r *reader) object(n *yaml.Node, want rule, path string, depth int) *value 
 }
 
 func (r *reader) unknown(key *yaml.Node, want rule, path string) {
-	for _, name := range want.later {
-		if name == key.Value {
-			r.fail(key, join(path, name), "this version does not support this field of "+APIVersion)
-			return
-		}
+	if slices.Contains(want.later, key.Value) {
+		r.fail(key, join(path, key.Value), "this version does not support this field of "+APIVersion)
+		return
 	}
-	r.fail(key, path, "unknown field "+quote(key.Value)+didYouMean(key.Value, names(want.fields)))
+	near := didYouMean(key.Value, append(names(want.fields), want.later...))
+	r.fail(key, path, "unknown field "+quote(key.Value)+near)
 }
 
 // limit holds the number of items.

@@ -31,9 +31,9 @@ type Source struct {
 type Resolved struct {
 	Loadout
 	// Sources are the documents in the order of merging, the loadout itself last.
-	Sources []Source
+	Sources []Source `json:"sources"`
 	// Warnings are no errors; an operator should see them.
-	Warnings Errors
+	Warnings Errors `json:"-"`
 
 	hash string
 }
