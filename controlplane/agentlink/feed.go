@@ -13,9 +13,6 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
-// inputWindow bounds input that was read but not yet taken by the guest.
-const inputWindow = 4 * agentv1.MaxChunk
-
 // attachSender is the sending half of AttachRun.
 type attachSender interface {
 	Send(*agentv1.AttachRequest) error
@@ -216,9 +213,9 @@ func (in *input) read() {
 	chunk := make([]byte, agentv1.MaxChunk)
 	for {
 		in.mu.Lock()
-		full, room := len(in.buf) >= inputWindow, in.room
+		space, room := agentv1.StdinWindow-len(in.buf), in.room
 		in.mu.Unlock()
-		if full {
+		if space <= 0 {
 			select {
 			case <-room:
 				continue
@@ -226,7 +223,7 @@ func (in *input) read() {
 				return
 			}
 		}
-		n, err := in.src.Read(chunk)
+		n, err := in.src.Read(chunk[:min(space, len(chunk))])
 		if !in.took(chunk[:n], err) {
 			return
 		}

@@ -224,6 +224,10 @@ func (f *follower) explain(err error) error {
 	}
 	return statusFault(f.what, err, meanings{
 		codes.NotFound: func(string) error { return lostRun(f.what, "the agent does not know it") },
+		codes.OutOfRange: func(string) error {
+			return fault(instance.Caller, CodeOutputGone, "",
+				fmt.Errorf("cannot %s after output %d: it was acknowledged and is forgotten", f.what, f.out.seq))
+		},
 		codes.Aborted: func(string) error {
 			return fault(instance.Host, CodeRunTakenOver, "", fmt.Errorf("cannot %s: %w", f.what, ErrTakenOver))
 		},
