@@ -1,0 +1,451 @@
+// Package supervise runs one goroutine per instance. It alone decides what
+// happens to its machine: requests and the machine's own reports come in by
+// channels, one activity works at a time, and every phase is stored before it
+// is acted on.
+//
+//	requests ─► queue (policy) ─► activity (converge) ─► driver, agent link
+//	                ▲                                        │
+//	                └──────────── exits, results ◄───────────┘
+//
+// It can fail in three ways, and each has a place: a step fails (the activity
+// undoes it and reports a fault), the machine ends by itself (an exit event),
+// the daemon dies (the next one starts with a recovery from the record).
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/agentlink"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
+	"agentic-sandbox.aiwg.io/sandbox/images"
+	"agentic-sandbox.aiwg.io/sandbox/images/store"
+)
+
+// Images finds the verified files of an image.
+type Images interface {
+	Ensure(ctx context.Context, ref images.Ref) (store.Image, error)
+}
+
+// Tracker follows one request to its end. Implementations must be quick.
+type Tracker interface {
+	// Step says what is being done and how much of the whole is behind it.
+	Step(ctx context.Context, name string, percent int)
+	// End is called once; err is nil or an *instance.Fault in its chain.
+	End(ctx context.Context, err error)
+}
+
+// Request is something asked of one instance.
+type Request struct {
+	Event instance.Event
+	Track Tracker
+}
+
+// Config is what a supervisor works with.
+type Config struct {
+	Driver  vm.Driver
+	Images  Images
+	Store   Store
+	Log     *slog.Logger
+	Version string
+	// Changed is told of every stored change. May be nil.
+	Changed func(Record)
+	// Now is the clock for timestamps.
+	Now func() time.Time
+}
+
+// Supervisor owns one instance.
+type Supervisor struct {
+	cfg      Config
+	log      *slog.Logger
+	requests chan *Request
+	exits    chan exited
+	broken   chan *agentlink.Link // links that ended for good, unasked
+	results  chan result
+	gone     chan struct{} // closed when Run has returned
+
+	// Only the goroutine of Run touches these.
+	queue     queue
+	interrupt context.CancelFunc // of the activity at work
+	watching  context.CancelFunc // of the exit watcher
+
+	// wg counts the activity and the watcher; Run waits for them.
+	wg sync.WaitGroup
+
+	mu      sync.Mutex
+	record  Record
+	machine vm.Instance
+	link    *agentlink.Link
+	changed chan struct{} // closed and replaced with every change
+}
+
+type exited struct {
+	machine vm.Instance
+	exit    vm.Exit
+}
+
+type result struct {
+	request *Request
+	event   instance.Event // what its success or failure means
+	err     error
+	removed bool
+}
+
+// New returns a supervisor for a stored record. Nothing happens before Run.
+func New(cfg Config, r Record) *Supervisor {
+	return &Supervisor{
+		cfg:      cfg,
+		log:      cfg.Log.With("instance", r.ID.String(), "name", r.Name),
+		requests: make(chan *Request, 16),
+		exits:    make(chan exited, 1),
+		broken:   make(chan *agentlink.Link, 1),
+		results:  make(chan result, 1),
+		gone:     make(chan struct{}),
+		record:   r,
+		changed:  make(chan struct{}),
+	}
+}
+
+// Run supervises until the instance has been deleted or ctx ends; a machine
+// that runs then goes on running. It first does what the record's phase
+// demands: provision a new instance, or take over one from an earlier process.
+// first may be nil; it tracks that work.
+func (s *Supervisor) Run(ctx context.Context, first Tracker) {
+	defer s.detach()
+	s.beginWith(ctx, &Request{Track: first})
+	for {
+		select {
+		case r := <-s.requests:
+			s.take(ctx, r)
+		case e := <-s.exits:
+			s.ended(ctx, e)
+		case link := <-s.broken:
+			s.linkEnded(ctx, link)
+		case res := <-s.results:
+			if s.finish(ctx, res) {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Submit hands a request over. It fails only when the instance is gone or ctx
+// ends; what becomes of the request its tracker learns.
+func (s *Supervisor) Submit(ctx context.Context, r *Request) error {
+	select {
+	case s.requests <- r:
+		return nil
+	case <-s.gone:
+		return notFound(s.Record())
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Record returns a copy of the present record.
+func (s *Supervisor) Record() Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.record.clone()
+}
+
+// Gone is closed when the supervisor has stopped.
+func (s *Supervisor) Gone() <-chan struct{} { return s.gone }
+
+// Link waits until the agent answers and returns the link to it. It fails at
+// once when the instance is in a phase that no waiting will mend.
+func (s *Supervisor) Link(ctx context.Context) (*agentlink.Link, error) {
+	for {
+		s.mu.Lock()
+		link, phase, changed, fault := s.link, s.record.Phase, s.changed, s.record.Fault
+		s.mu.Unlock()
+		switch phase {
+		case instance.Running:
+			if link != nil {
+				return link, nil
+			}
+		case instance.Provisioning, instance.Starting:
+		case instance.Paused, instance.Stopping, instance.Stopped, instance.Failed, instance.Deleting:
+			return nil, notRunning(s.Record(), phase, fault)
+		}
+		select {
+		case <-changed:
+		case <-s.gone:
+			return nil, notFound(s.Record())
+		case <-ctx.Done():
+			return nil, &instance.Fault{
+				Blame: instance.Host, Code: "instance.not_ready",
+				Hint: "try again when `sandboxctl show` says running",
+				Err:  fmt.Errorf("cannot reach the agent of %q: it is %s: %w", s.record.Name, phase, ctx.Err()),
+			}
+		}
+	}
+}
+
+// Diagnose returns what the driver knows of the machine.
+func (s *Supervisor) Diagnose(ctx context.Context) vm.Diagnosis {
+	s.mu.Lock()
+	m := s.machine
+	s.mu.Unlock()
+	if m == nil {
+		return vm.Diagnosis{State: "no machine"}
+	}
+	return m.Diagnose(ctx)
+}
+
+// take gives one request to the queue and acts on its verdict.
+func (s *Supervisor) take(ctx context.Context, r *Request) {
+	phase := s.Record().Phase
+	v := s.queue.offer(phase, r)
+	s.log.DebugContext(ctx, "request", "event", r.Event, "phase", phase, "answer", v.answer, "queued", v.answer == instance.Accepted && !v.begin)
+	switch {
+	case v.answer == instance.Ignored:
+		r.end(ctx, nil)
+	case v.answer == instance.Denied:
+		r.end(ctx, &instance.Fault{Blame: instance.Caller, Code: "instance.state", Err: v.reason})
+	case v.begin:
+		s.begin(ctx, r, v.next)
+	case v.interrupt:
+		s.interrupt()
+	}
+}
+
+// finish ends an activity and begins the next. It reports whether the
+// instance is no more.
+func (s *Supervisor) finish(ctx context.Context, res result) bool {
+	s.interrupt = nil
+	if res.removed {
+		s.queue.done()
+		res.request.end(ctx, res.err)
+		s.refuseRest(ctx)
+		return true
+	}
+	if res.event != "" {
+		s.apply(ctx, res.event, res.err)
+	}
+	if res.err == nil {
+		s.watch(ctx)
+	}
+	res.request.end(ctx, res.err)
+	for r := s.queue.done(); r != nil; r = s.queue.done() {
+		s.take(ctx, r)
+		if s.queue.busy != "" {
+			break
+		}
+	}
+	return false
+}
+
+func (s *Supervisor) refuseRest(ctx context.Context) {
+	for {
+		select {
+		case r := <-s.requests:
+			r.end(ctx, notFound(s.Record()))
+			continue
+		default:
+		}
+		for _, r := range s.queue.waiting {
+			r.end(ctx, notFound(s.Record()))
+		}
+		s.queue.waiting = nil
+		return
+	}
+}
+
+// ended handles the end of a machine nobody asked to end.
+func (s *Supervisor) ended(ctx context.Context, e exited) {
+	s.mu.Lock()
+	current := s.machine == e.machine
+	s.mu.Unlock()
+	if !current || s.queue.busy != "" {
+		return // an activity is at work on it and sees the end itself
+	}
+	s.log.InfoContext(ctx, "machine ended", "reason", e.exit.Reason, "detail", e.exit.Detail)
+	s.dropLink()
+	event := instance.Crashed
+	if e.exit.Reason == vm.ExitPowerOff || e.exit.Reason == vm.ExitDestroyed {
+		event = instance.PoweredOff
+	}
+	s.apply(ctx, event, machineEnded(ctx, e.machine, e.exit))
+}
+
+// linkEnded handles a link that gave up although its machine runs: another
+// machine answered, or the guest broke the protocol beyond repair.
+func (s *Supervisor) linkEnded(ctx context.Context, link *agentlink.Link) {
+	s.mu.Lock()
+	current := s.link == link
+	s.mu.Unlock()
+	if !current || s.queue.busy != "" || errors.Is(link.Err(), vm.ErrGone) {
+		return // or the machine's own end is on its way
+	}
+	s.log.WarnContext(ctx, "agent link gave up", "error", link.Err())
+	s.dropLink()
+	s.apply(ctx, instance.GaveUp, link.Err())
+}
+
+// apply moves the record by an event and stores it. cause becomes the fault
+// when the new phase is Failed.
+func (s *Supervisor) apply(ctx context.Context, e instance.Event, cause error) {
+	s.mutate(ctx, func(r *Record) {
+		to, answer, _ := instance.Next(r.Phase, e)
+		if answer != instance.Accepted {
+			return
+		}
+		r.Phase = to
+		r.Fault = nil
+		if to == instance.Failed {
+			r.Fault = instance.AsFault(cause)
+		}
+	})
+}
+
+// mutate changes the record and stores it. A store that fails is logged: the
+// truth is then the machine's, and the next start-up reconciles.
+func (s *Supervisor) mutate(ctx context.Context, change func(*Record)) {
+	if err := s.save(ctx, change); err != nil {
+		s.log.ErrorContext(ctx, "cannot store the instance", "error", err)
+	}
+}
+
+func (s *Supervisor) save(ctx context.Context, change func(*Record)) error {
+	s.mu.Lock()
+	r := s.record.clone()
+	s.mu.Unlock()
+	change(&r)
+	r.UpdatedAt = s.cfg.Now()
+	r.Generation++
+	err := s.cfg.Store.Save(context.WithoutCancel(ctx), r)
+	s.mu.Lock()
+	s.record = r
+	s.notify()
+	s.mu.Unlock()
+	if s.cfg.Changed != nil {
+		s.cfg.Changed(r.clone())
+	}
+	if err != nil {
+		return fmt.Errorf("cannot store instance %q: %w", r.Name, err)
+	}
+	return nil
+}
+
+// notify wakes everyone who waits for a change; s.mu is held.
+func (s *Supervisor) notify() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// watch follows the end of the machine and of the link to it.
+func (s *Supervisor) watch(ctx context.Context) {
+	s.mu.Lock()
+	m, phase, link := s.machine, s.record.Phase, s.link
+	s.mu.Unlock()
+	if s.watching != nil {
+		s.watching()
+		s.watching = nil
+	}
+	if m == nil || (phase != instance.Running && phase != instance.Paused) {
+		return
+	}
+	watchCtx, cancel := context.WithCancel(ctx)
+	s.watching = cancel
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		exit, err := m.Wait(watchCtx)
+		if err != nil {
+			return
+		}
+		select {
+		case s.exits <- exited{machine: m, exit: exit}:
+		case <-watchCtx.Done():
+		}
+	}()
+	if link == nil {
+		return
+	}
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		select {
+		case <-link.Done():
+		case <-watchCtx.Done():
+			return
+		}
+		select {
+		case s.broken <- link:
+		case <-watchCtx.Done():
+		}
+	}()
+}
+
+// detach ends everything of ours and leaves the machine as it is.
+func (s *Supervisor) detach() {
+	if s.interrupt != nil {
+		s.interrupt()
+	}
+	if s.watching != nil {
+		s.watching()
+	}
+	s.wg.Wait()
+	s.dropLink()
+	close(s.gone)
+}
+
+func (s *Supervisor) dropLink() {
+	s.mu.Lock()
+	link := s.link
+	s.link = nil
+	if link != nil {
+		s.notify()
+	}
+	s.mu.Unlock()
+	if link != nil {
+		if err := link.Close(); err != nil {
+			s.log.Debug("cannot close the agent link", "error", err)
+		}
+	}
+}
+
+func (r *Request) end(ctx context.Context, err error) {
+	if r.Track != nil {
+		r.Track.End(ctx, err)
+	}
+}
+
+func (r *Request) step(ctx context.Context, name string, percent int) {
+	if r.Track != nil {
+		r.Track.Step(ctx, name, percent)
+	}
+}
+
+func notFound(r Record) error {
+	return &instance.Fault{
+		Blame: instance.Caller, Code: "instance.not_found",
+		Hint: "`sandboxctl ls` lists the instances there are",
+		Err:  fmt.Errorf("cannot find instance %q", r.Name),
+	}
+}
+
+func notRunning(r Record, phase instance.Phase, fault *instance.Fault) error {
+	f := &instance.Fault{
+		Blame: instance.Caller, Code: "instance.state",
+		Hint: fmt.Sprintf("start it with `sandboxctl start %s`", r.Name),
+		Err:  fmt.Errorf("cannot reach the agent of %q: it is %s", r.Name, phase),
+	}
+	switch {
+	case phase == instance.Paused:
+		f.Hint = fmt.Sprintf("resume it with `sandboxctl resume %s`", r.Name)
+	case phase == instance.Deleting:
+		f.Hint = ""
+	case fault != nil:
+		f.Err = fmt.Errorf("cannot reach the agent of %q: it has failed: %w", r.Name, errors.New(fault.Error()))
+	}
+	return f
+}
