@@ -76,11 +76,3 @@ func (e Errors) sorted() Errors {
 	})
 	return e
 }
-
-// orNil avoids the typed nil that would compare unequal to nil.
-func (e Errors) orNil() error {
-	if len(e) == 0 {
-		return nil
-	}
-	return e
-}

@@ -97,9 +97,10 @@ func TestMerged(t *testing.T) {
 			"p": "apiVersion: loadout/v1\nkind: layer\nmetadata: {name: p}\n" + body,
 		}
 	}
-	long := "env:\n"
+	var long strings.Builder
+	long.WriteString("env:\n")
 	for i := range 3 {
-		long += fmt.Sprintf("  V%d: %s\n", i, strings.Repeat("x", 30<<10))
+		fmt.Fprintf(&long, "  V%d: %s\n", i, strings.Repeat("x", 30<<10))
 	}
 	var many strings.Builder
 	for i := range 16 {
@@ -126,7 +127,7 @@ func TestMerged(t *testing.T) {
 			`x:5:46: runtime_options.excluded_capabilities[1]: "b" is required too`,
 		},
 		"too much environment": {
-			"image: minimal\n" + long, "env: {SMALL: x}\n",
+			"image: minimal\n" + long.String(), "env: {SMALL: x}\n",
 			"x:5:6: env: want at most 64K of names and values, not 92",
 		},
 	}

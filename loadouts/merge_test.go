@@ -2,6 +2,7 @@ package loadouts
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -151,7 +152,7 @@ func TestRulesAreComplete(t *testing.T) {
 			t.Errorf("%s has no bound", path)
 		}
 		for _, name := range append(r.required, r.later...) {
-			if _, known := r.fields[name]; known != (len(r.required) > 0 && contains(r.required, name)) {
+			if _, known := r.fields[name]; known != (len(r.required) > 0 && slices.Contains(r.required, name)) {
 				t.Errorf("%s.%s is required but unknown, or both known and for later", path, name)
 			}
 		}
@@ -160,15 +161,6 @@ func TestRulesAreComplete(t *testing.T) {
 		}
 	}
 	walk("", topRule)
-}
-
-func contains(list []string, s string) bool {
-	for _, one := range list {
-		if one == s {
-			return true
-		}
-	}
-	return false
 }
 
 func TestDidYouMean(t *testing.T) {

@@ -1,6 +1,9 @@
 package loadouts
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+)
 
 // value is one place of a document that keeps to the rules: a text, a list or
 // named fields. Values are never changed once read; merging makes new ones
@@ -85,9 +88,7 @@ func merge(a, b *value, want rule) *value {
 		return &value{pos: b.pos, list: append(append(list, a.list...), b.list...)}
 	case textMap, object:
 		out := &value{pos: b.pos, fields: make(map[string]*value, len(a.fields)+len(b.fields))}
-		for key, one := range a.fields {
-			out.fields[key] = one
-		}
+		maps.Copy(out.fields, a.fields)
 		for key, one := range b.fields {
 			// A textMap has no rules per field: the zero rule is a scalar,
 			// so the last text wins.
