@@ -1,0 +1,214 @@
+package embedded
+
+import (
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Swept says what a sweep did, for the log.
+type Swept struct {
+	// Kept are the names of machines that a new driver will find again.
+	Kept []string
+	// Dropped are status files that would have misled the driver, and why.
+	Dropped []string
+	// Killed are hypervisor processes that no status file speaks for.
+	Killed []string
+}
+
+// status is what libvirt keeps about a running machine.
+type status struct {
+	XMLName xml.Name `xml:"domstatus"`
+	PID     int      `xml:"pid,attr"`
+	Domain  struct {
+		Name string `xml:"name"`
+		UUID string `xml:"uuid"`
+	} `xml:"domain"`
+}
+
+const (
+	maxStatus = 4 << 20
+	killLimit = 10 * time.Second
+)
+
+// Sweep removes what a killed process left in libvirt's root and what libvirt
+// must not see when it connects:
+//
+//   - a status file with pid 0 becomes a machine that can be neither ended nor
+//     made again;
+//   - a status file whose pid now belongs to another process makes libvirt
+//     kill that process;
+//   - hypervisors without a status file, capability probes among them, run for
+//     ever.
+//
+// It may only run under the claim and before libvirt connects.
+func Sweep(ctx context.Context, root *Root) (Swept, error) {
+	var s Swept
+	kept, err := s.statuses(filepath.Join(root.Dir, "run", "qemu"))
+	if err != nil {
+		return s, err
+	}
+	if err := s.strays(ctx, root, kept); err != nil {
+		return s, err
+	}
+	return s, leftovers(root.Dir, kept)
+}
+
+// statuses drops status files that are not proven by a live hypervisor and
+// returns the uuids, by name, of those that are.
+func (s *Swept) statuses(dir string) (map[string]string, error) {
+	kept := map[string]string{}
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return kept, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot sweep %q: %w", dir, err)
+	}
+	for _, f := range files {
+		name, ok := strings.CutSuffix(f.Name(), ".xml")
+		if !ok {
+			continue
+		}
+		st, why := prove(filepath.Join(dir, f.Name()), name)
+		if why == "" {
+			kept[name] = st.Domain.UUID
+			s.Kept = append(s.Kept, name)
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, f.Name())); err != nil {
+			return nil, fmt.Errorf("cannot sweep: %w", err)
+		}
+		s.Dropped = append(s.Dropped, fmt.Sprintf("%q: %s", name, why))
+	}
+	for _, f := range files {
+		name, ok := strings.CutSuffix(f.Name(), ".pid")
+		if _, live := kept[name]; !ok || live || name == "driver" {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, f.Name())); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("cannot sweep: %w", err)
+		}
+	}
+	return kept, nil
+}
+
+// prove reads a status file and returns why it must go, or "".
+func prove(path, name string) (status, string) {
+	var st status
+	info, err := os.Stat(path)
+	if err != nil || info.Size() > maxStatus {
+		return st, "cannot be read"
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return st, "cannot be read"
+	}
+	if err := xml.Unmarshal(raw, &st); err != nil {
+		return st, "is not a machine's status"
+	}
+	if st.Domain.Name != name {
+		return st, "names another machine"
+	}
+	if st.PID <= 0 {
+		return st, "its hypervisor was never started"
+	}
+	args, err := cmdline(st.PID)
+	if err != nil {
+		return st, fmt.Sprintf("its hypervisor (pid %d) is gone", st.PID)
+	}
+	if !(Process{PID: st.PID, Args: args}).IsMachine(st.Domain.Name, st.Domain.UUID) {
+		return st, fmt.Sprintf("pid %d is another process now", st.PID)
+	}
+	return st, ""
+}
+
+// strays kills hypervisors that were started from this root, as their
+// arguments show, and that no status file speaks for.
+func (s *Swept) strays(ctx context.Context, root *Root, kept map[string]string) error {
+	var marks []string
+	for _, name := range root.Names() {
+		marks = append(marks, name+"/lib/qemu/")
+	}
+	stray := func(p Process) bool {
+		if !p.mentions(marks) || p.PID == os.Getpid() {
+			return false
+		}
+		name, uuid := p.machine()
+		known, ok := kept[name]
+		return !ok || known != uuid
+	}
+	found, err := Processes(stray)
+	if err != nil {
+		return err
+	}
+	for _, p := range found {
+		if err := end(ctx, p.PID, stray); err != nil {
+			return fmt.Errorf("cannot end stray hypervisor: %w", err)
+		}
+		name, _ := p.machine()
+		s.Killed = append(s.Killed, fmt.Sprintf("pid %d (%q)", p.PID, name))
+	}
+	return nil
+}
+
+// end kills one process and waits for its end.
+func end(ctx context.Context, pid int, still func(Process) bool) error {
+	f, err := OpenPIDFD(pid, still)
+	if err != nil {
+		return nil //nolint:nilerr // it has ended already, which is what was wanted
+	}
+	defer func() { _ = f.Close() }()
+	if err := KillPIDFD(f); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, killLimit)
+	defer cancel()
+	return AwaitPIDFD(ctx, f)
+}
+
+// leftovers removes the directories of ended probes and machines.
+func leftovers(root string, kept map[string]string) error {
+	dir := filepath.Join(root, "lib", "qemu")
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot sweep %q: %w", dir, err)
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "qmp-") && !abandoned(e.Name(), kept) {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return fmt.Errorf("cannot sweep: %w", err)
+		}
+	}
+	return nil
+}
+
+// abandoned reports whether a name is that of a machine's directory,
+// "domain-<id>-<name>", without a machine. libvirt cuts the name at 20 bytes.
+func abandoned(entry string, kept map[string]string) bool {
+	rest, ok := strings.CutPrefix(entry, "domain-")
+	if !ok {
+		return false
+	}
+	id, name, ok := strings.Cut(rest, "-")
+	if _, err := strconv.Atoi(id); err != nil || !ok {
+		return false
+	}
+	for full := range kept {
+		if full[:min(len(full), 20)] == name {
+			return false
+		}
+	}
+	return true
+}

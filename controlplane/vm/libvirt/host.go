@@ -1,0 +1,183 @@
+package libvirt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+
+	lv "libvirt.org/go/libvirt"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm/libvirt/embedded"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/vsock"
+)
+
+// lack is what keeps a host from making machines, and what mends it.
+type lack struct {
+	reason string
+	remedy string
+}
+
+// inspect finds out what the host lacks, and sets the user and the way.
+func (d *Driver) inspect() lack {
+	if runtime.GOARCH != "amd64" {
+		return lack{reason: "machines are described for x86_64 only, this host is " + runtime.GOARCH}
+	}
+	if _, err := exec.LookPath(d.emulator()); err != nil {
+		return lack{fmt.Sprintf("cannot find QEMU: %v", err), "apt-get install --no-install-recommends qemu-system-x86"}
+	}
+	if _, err := exec.LookPath("qemu-img"); err != nil {
+		return lack{fmt.Sprintf("cannot find qemu-img: %v", err), "apt-get install --no-install-recommends qemu-utils"}
+	}
+	var l lack
+	if d.user, l = hypervisorUser(d.cfg.User); l.reason != "" {
+		return l
+	}
+	d.way, d.wayReason, l = chooseWay(d.cfg.Vsock, vsock.Probe())
+	return l
+}
+
+// hypervisorUser looks up who runs the hypervisors. Only root has a choice.
+func hypervisorUser(name string) (embedded.Identity, lack) {
+	if uid := os.Geteuid(); uid != 0 {
+		groups, err := os.Getgroups()
+		if err != nil {
+			groups = nil
+		}
+		return embedded.Identity{Name: strconv.Itoa(uid), UID: uid, GID: os.Getegid(), Groups: groups}, lack{}
+	}
+	if name == "" {
+		name = DefaultUser
+	}
+	remedy := "useradd --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin " + name
+	account, err := user.Lookup(name)
+	if err != nil {
+		return embedded.Identity{}, lack{fmt.Sprintf("cannot find user %q, which is to run the hypervisors", name), remedy}
+	}
+	uid, uidErr := strconv.Atoi(account.Uid)
+	gid, gidErr := strconv.Atoi(account.Gid)
+	if err := errors.Join(uidErr, gidErr); err != nil {
+		return embedded.Identity{}, lack{fmt.Sprintf("cannot use user %q: %v", name, err), remedy}
+	}
+	id := embedded.Identity{Name: name, UID: uid, GID: gid}
+	names, err := account.GroupIds()
+	if err != nil {
+		names = nil
+	}
+	for _, group := range names {
+		if n, err := strconv.Atoi(group); err == nil {
+			id.Groups = append(id.Groups, n)
+		}
+	}
+	return id, lack{}
+}
+
+// connectLack explains a failed connection.
+func connectLack(err error, uri string) lack {
+	l := lack{reason: err.Error(), remedy: "look at libvirt's lines in the log"}
+	var e lv.Error
+	if !errors.As(err, &e) {
+		return l
+	}
+	switch {
+	case e.Code == lv.ERR_NO_CONNECT, e.Code == lv.ERR_NO_SUPPORT, e.Code == lv.ERR_CONFIG_UNSUPPORTED,
+		strings.Contains(e.Message, "libvirt_driver_qemu"):
+		l.remedy = "apt-get install --no-install-recommends libvirt-daemon-driver-qemu"
+	case !strings.HasPrefix(uri, "qemu:///embed"):
+		l.remedy = "apt-get install --no-install-recommends libvirt-daemon-system, and start libvirtd"
+	}
+	return l
+}
+
+// accelerator asks once whether KVM may be used.
+type accelerator struct {
+	mu     sync.Mutex
+	known  bool
+	kvm    bool
+	reason string
+}
+
+func (a *accelerator) ask(ctx context.Context, prove func(context.Context) (bool, string)) (kvm bool, reason string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.known {
+		return a.kvm, a.reason
+	}
+	if prove == nil {
+		a.known, a.reason = true, "nobody has proven that KVM works here"
+		return a.kvm, a.reason
+	}
+	kvm, reason = prove(ctx)
+	if ctx.Err() != nil {
+		return false, ctx.Err().Error() // no verdict; ask again
+	}
+	a.known, a.kvm, a.reason = true, kvm, reason
+	return kvm, reason
+}
+
+func (d *Driver) kvm(ctx context.Context) (bool, string) {
+	return d.accel.ask(ctx, d.cfg.Accelerator)
+}
+
+// warm makes libvirt ask QEMU what it can do, which takes seconds on a new
+// root and would otherwise be part of the first start.
+func (d *Driver) warm() {
+	kvm, _ := d.kvm(d.life)
+	if d.life.Err() != nil {
+		return
+	}
+	if _, err := d.session.conn.GetDomainCapabilities(d.emulator(), "x86_64", "q35", domainType(kvm), 0); err != nil {
+		d.log.Warn("cannot ask QEMU for its capabilities", "error", err)
+	}
+}
+
+func domainType(kvm bool) string {
+	if kvm {
+		return "kvm"
+	}
+	return "qemu"
+}
+
+// Capabilities says what the driver can do here.
+func (d *Driver) Capabilities(ctx context.Context) (vm.Capabilities, error) {
+	c := vm.Capabilities{
+		Driver: driverName, RuntimeKind: "vm",
+		Available: d.host.reason == "", Reason: d.host.reason, Remedy: d.host.remedy,
+		Vsock: string(d.way), VsockReason: d.wayReason,
+		Operations: []string{"instance.start", "instance.stop", "instance.pause", "instance.resume", "instance.destroy"},
+		Versions:   map[string]string{},
+	}
+	kvm, reason := d.kvm(ctx)
+	c.Accelerator, c.AcceleratorReason = "tcg", reason
+	if kvm {
+		c.Accelerator, c.AcceleratorReason = "kvm", ""
+	}
+	if d.session == nil {
+		return c, nil
+	}
+	err := d.call(ctx, func() error {
+		if v, err := d.session.conn.GetLibVersion(); err == nil {
+			c.Versions["libvirt"] = version(v)
+		}
+		if v, err := d.session.conn.GetVersion(); err == nil {
+			c.Versions["qemu"] = version(v)
+		}
+		return nil
+	})
+	if err != nil {
+		return vm.Capabilities{}, fmt.Errorf("cannot ask libvirt for versions: %w", err)
+	}
+	return c, nil
+}
+
+// version spells libvirt's 1000000·major + 1000·minor + release.
+func version(n uint32) string {
+	return fmt.Sprintf("%d.%d.%d", n/1_000_000, n/1_000%1_000, n%1_000)
+}

@@ -1,0 +1,403 @@
+package libvirt
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/digitalocean/go-qemu/qmp"
+	lv "libvirt.org/go/libvirt"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm/libvirt/embedded"
+)
+
+// machine implements vm.Instance, vm.Pauser and vm.Stopper.
+type machine struct {
+	d     *Driver
+	id    instance.ID
+	name  string // libvirt's
+	files files
+
+	// op is held by the one operation that changes the machine.
+	op chan struct{}
+	// monitorFree is held by the one QMP command in flight.
+	monitorFree chan struct{}
+
+	mu     sync.Mutex
+	record record
+	life   life
+	since  time.Time
+	// closed is set when Close has removed the machine.
+	closed bool
+	// ended is closed when the current run has ended; nil before the first.
+	ended chan struct{}
+	proc  *hypervisor
+	wire  *wire
+	// subscribers receive QEMU's own events.
+	subscribers map[chan qmp.Event]struct{}
+}
+
+var (
+	_ vm.Instance = (*machine)(nil)
+	_ vm.Pauser   = (*machine)(nil)
+	_ vm.Stopper  = (*machine)(nil)
+)
+
+// hypervisor is the process of one run.
+type hypervisor struct {
+	pid  int
+	file *os.File
+	// gone is closed when the process has ended.
+	gone chan struct{}
+}
+
+// wire is one run's link, which may still be on its way after a recovery.
+type wire struct {
+	// ready is closed when link or err is set.
+	ready chan struct{}
+	link  link
+	err   error
+	// cancel ends the attempt to get there; done is closed when it has ended.
+	cancel context.CancelFunc
+}
+
+// wireWait bounds how long Dial waits for a link that is being plugged again.
+const wireWait = 10 * time.Second
+
+func (d *Driver) newMachine(id instance.ID) *machine {
+	return &machine{
+		d: d, id: id, name: domainName(id), files: d.filesOf(id),
+		op: make(chan struct{}, 1), monitorFree: make(chan struct{}, 1),
+		life: life{phase: phaseIdle}, since: time.Now(),
+		subscribers: map[chan qmp.Event]struct{}{},
+	}
+}
+
+// machine returns the one object of an id, made when there is none.
+func (d *Driver) machine(id instance.ID) (*machine, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, errClosed
+	}
+	m, ok := d.machines[id]
+	if !ok {
+		m = d.newMachine(id)
+		d.machines[id] = m
+	}
+	return m, nil
+}
+
+// forget drops an object, unless another has taken its place.
+func (d *Driver) forget(m *machine) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.machines[m.id] == m {
+		delete(d.machines, m.id)
+	}
+}
+
+// standing says what this process knows of a machine's files.
+type standing int
+
+const (
+	unknown standing = iota // not looked at yet
+	made
+	removed
+)
+
+func (m *machine) standing() standing {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
+		return removed
+	case m.record.Version != 0:
+		return made
+	}
+	return unknown
+}
+
+// lock takes the right to change the machine.
+func (m *machine) lock(ctx context.Context) (unlock func(), err error) {
+	select {
+	case m.op <- struct{}{}:
+		return func() { <-m.op }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// dispatch applies events until the driver ends.
+func (d *Driver) dispatch() {
+	for {
+		select {
+		case <-d.life.Done():
+			return
+		case <-d.inbox.wake:
+		}
+		events, lost := d.inbox.take()
+		for _, e := range events {
+			d.mu.Lock()
+			m := d.machines[instance.ID(e.id)]
+			d.mu.Unlock()
+			if m != nil {
+				m.observe(e)
+			}
+		}
+		if lost {
+			d.reconcile()
+		}
+	}
+}
+
+// reconcile looks for machines whose end nobody has told us.
+func (d *Driver) reconcile() {
+	d.mu.Lock()
+	machines := make([]*machine, 0, len(d.machines))
+	for _, m := range d.machines {
+		machines = append(machines, m)
+	}
+	d.mu.Unlock()
+	for _, m := range machines {
+		m.observe(event{gone: true})
+	}
+}
+
+// observe applies one event.
+func (m *machine) observe(e event) {
+	stop := e.gone || e.life != nil && e.life.Event == lv.DOMAIN_EVENT_STOPPED
+	if stop && m.d.active(m.id) {
+		return // about an earlier run, or not so
+	}
+	m.mu.Lock()
+	if e.qmp != nil {
+		m.publish(e.qmp)
+	}
+	before := m.life.phase
+	ended := m.life.apply(e)
+	if m.life.phase != before {
+		m.since = time.Now()
+	}
+	m.mu.Unlock()
+	if ended {
+		m.settle()
+	}
+}
+
+func (d *Driver) active(id instance.ID) bool {
+	active := false
+	err := d.withDomain(id, func(dom *lv.Domain) error {
+		var err error
+		active, err = dom.IsActive()
+		return err
+	})
+	return err == nil && active
+}
+
+// settle completes the end of a run: who waits is told, who speaks to the
+// guest is cut off, and the record says how it went.
+func (m *machine) settle() {
+	m.mu.Lock()
+	if m.life.phase != phaseEnded || m.ended == nil || isClosed(m.ended) {
+		m.mu.Unlock()
+		return
+	}
+	exit := m.life.exit
+	if exit.Reason == vm.ExitPowerOff {
+		exit = judgeReset(exit, tail(m.files.console(), maxConsole))
+		m.life.exit = exit
+	}
+	if m.record.Run != nil && !m.closed {
+		m.record.Run.Ended = &exit
+		if err := m.record.save(m.files); err != nil && !errors.Is(err, os.ErrNotExist) {
+			m.d.log.Warn("cannot record the end of a machine", "instance", m.id, "error", err)
+		}
+	}
+	wire := m.wire
+	m.wire = nil
+	close(m.ended)
+	m.mu.Unlock()
+	wire.close()
+	m.d.log.Info("machine ended", "instance", m.id, "reason", exit.Reason, "detail", exit.Detail)
+}
+
+func isClosed(ch chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// shutdownReason reads the reason from QEMU's SHUTDOWN event.
+func shutdownReason(details string) string {
+	var data struct {
+		Reason string `json:"reason"`
+	}
+	if json.Unmarshal([]byte(details), &data) != nil {
+		return ""
+	}
+	return data.Reason
+}
+
+var panicLine = regexp.MustCompile(`Kernel panic - not syncing[^\r\n]{0,200}`)
+
+// judgeReset tells a panic from a restart. With panic=-1 a kernel that panics
+// asks for a reset, which ends the machine; only its last words differ. A
+// guest that lies here lies about itself.
+func judgeReset(exit vm.Exit, console []byte) vm.Exit {
+	if exit.Detail != "guest-reset" {
+		return vm.Exit{Reason: vm.ExitPowerOff}
+	}
+	if line := panicLine.Find(console); line != nil {
+		return vm.Exit{Reason: vm.ExitPanic, Detail: fmt.Sprintf("%q", line)}
+	}
+	return vm.Exit{Reason: vm.ExitPowerOff, Detail: "the guest asked for a restart"}
+}
+
+// Wait blocks until the current run has ended.
+func (m *machine) Wait(ctx context.Context) (vm.Exit, error) {
+	for {
+		m.mu.Lock()
+		ended, phase, exit := m.ended, m.life.phase, m.life.exit
+		m.mu.Unlock()
+		if ended == nil {
+			return vm.Exit{}, fmt.Errorf("cannot wait for machine %q: it was never started", m.id)
+		}
+		if phase == phaseEnded && isClosed(ended) {
+			return exit, nil
+		}
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return vm.Exit{}, ctx.Err()
+		case <-m.d.life.Done():
+			return vm.Exit{}, errClosed
+		}
+	}
+}
+
+// Dial connects to a port of the guest.
+func (m *machine) Dial(ctx context.Context, port uint32) (net.Conn, error) {
+	m.mu.Lock()
+	phase, wire, closed := m.life.phase, m.wire, m.closed
+	m.mu.Unlock()
+	switch {
+	case closed || phase == phaseEnded:
+		return nil, fmt.Errorf("cannot dial port %d of machine %q: %w", port, m.id, vm.ErrGone)
+	case phase == phaseIdle || phase == phaseStarting || wire == nil:
+		return nil, fmt.Errorf("cannot dial port %d of machine %q: it is not running", port, m.id)
+	}
+	limit := time.NewTimer(wireWait)
+	defer limit.Stop()
+	select {
+	case <-wire.ready:
+	case <-limit.C:
+		return nil, fmt.Errorf("cannot dial port %d of machine %q: its vsock device is being plugged again", port, m.id)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if wire.err != nil {
+		return nil, fmt.Errorf("cannot dial port %d of machine %q: %w", port, m.id, wire.err)
+	}
+	conn, err := wire.link.Dial(ctx, port)
+	if err != nil {
+		if m.gone() {
+			err = errors.Join(vm.ErrGone, err)
+		}
+		return nil, fmt.Errorf("cannot dial port %d of machine %q: %w", port, m.id, err)
+	}
+	return conn, nil
+}
+
+func (m *machine) gone() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.closed || m.life.phase == phaseEnded
+}
+
+// wired returns a wire that is ready.
+func wired(l link) *wire {
+	w := &wire{ready: make(chan struct{}), link: l, cancel: func() {}}
+	close(w.ready)
+	return w
+}
+
+// close ends a link, or the attempt to get it. Safe on nil.
+func (w *wire) close() {
+	if w == nil {
+		return
+	}
+	w.cancel()
+	<-w.ready
+	if w.link != nil {
+		w.link.DropAll()
+		_ = w.link.Close()
+	}
+}
+
+// goneGrace is how long libvirt may take to tell how a machine ended after its
+// process has.
+const goneGrace = 5 * time.Second
+
+// attach finds the machine's hypervisor process and watches it.
+func (m *machine) attach() error {
+	pid, err := embedded.FindMachine(m.name, string(m.id))
+	if err != nil {
+		return err
+	}
+	if pid == 0 {
+		return errors.New("cannot find the hypervisor's process")
+	}
+	file, err := embedded.OpenPIDFD(pid, func(p embedded.Process) bool { return p.IsMachine(m.name, string(m.id)) })
+	if err != nil {
+		return err
+	}
+	h := &hypervisor{pid: pid, file: file, gone: make(chan struct{})}
+	m.mu.Lock()
+	m.proc = h
+	ended := m.ended
+	m.mu.Unlock()
+	if !m.d.spawn(func() { m.watch(h, ended) }) {
+		_ = file.Close()
+		return errClosed
+	}
+	return nil
+}
+
+// watch waits for the process's end. libvirt normally tells; if it does not,
+// this does.
+func (m *machine) watch(h *hypervisor, ended <-chan struct{}) {
+	defer func() { _ = h.file.Close() }()
+	if err := embedded.AwaitPIDFD(m.d.life, h.file); err != nil {
+		return
+	}
+	close(h.gone)
+	grace := time.NewTimer(goneGrace)
+	defer grace.Stop()
+	select {
+	case <-ended:
+	case <-m.d.life.Done():
+	case <-grace.C:
+		m.d.inbox.push(event{id: string(m.id), gone: true})
+	}
+}
+
+// detach lets go of the machine without touching it.
+func (m *machine) detach() {
+	m.mu.Lock()
+	wire := m.wire
+	m.wire = nil
+	m.mu.Unlock()
+	wire.close()
+}
