@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
@@ -284,16 +283,6 @@ func (db *DB) OpenRuns(ctx context.Context) (runs []task.Run, err error) {
 		return nil, fmt.Errorf("cannot read open runs: %w", err)
 	}
 	return runs, nil
-}
-
-// CountUnfinished implements task.Runs.
-func (db *DB) CountUnfinished(ctx context.Context, id instance.ID) (n int, err error) {
-	err = db.r.QueryRowContext(ctx, `SELECT count(*) FROM tasks WHERE instance_id = ? AND finished = 0`,
-		string(id)).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("cannot count tasks of instance %q: %w", id, err)
-	}
-	return n, nil
 }
 
 // each runs a query and calls fn for every row until it fails.

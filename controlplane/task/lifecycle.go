@@ -29,12 +29,12 @@ func (s State) Valid() bool {
 // rejected only before work on it began.
 func CheckMove(from, to State) error {
 	switch {
+	case from.Terminal(): // first: it is the answer to every late writer
+		return fmt.Errorf("cannot move task from %s to %s: %w", from, to, ErrTerminal)
 	case !from.Valid():
 		return fmt.Errorf("cannot move task from unknown state %q", from)
 	case !to.Valid():
 		return fmt.Errorf("cannot move task to unknown state %q", to)
-	case from.Terminal():
-		return fmt.Errorf("cannot move task from %s to %s: %w", from, to, ErrTerminal)
 	case to == Submitted, to == Rejected && from != Submitted:
 		return fmt.Errorf("cannot move task from %s to %s: not a step of a task's life", from, to)
 	}

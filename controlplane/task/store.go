@@ -1,10 +1,6 @@
 package task
 
-import (
-	"context"
-
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
-)
+import "context"
 
 // Journal is the writing side of a store. Every method is one durable
 // transaction: when it returns nil the change survives the death of the
@@ -28,8 +24,6 @@ type Runs interface {
 	Run(ctx context.Context, taskID string) (Run, error)
 	// OpenRuns lists the runs of unfinished tasks and those not released.
 	OpenRuns(ctx context.Context) ([]Run, error)
-	// CountUnfinished counts the unfinished tasks of an instance.
-	CountUnfinished(ctx context.Context, id instance.ID) (int, error)
 }
 
 // Reader is the reading side of a store.

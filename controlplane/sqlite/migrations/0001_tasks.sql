@@ -14,7 +14,6 @@ CREATE TABLE tasks (
   created_ms     INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX tasks_listed ON tasks (instance_id, status_ms DESC, id DESC);
-CREATE INDEX tasks_unfinished ON tasks (instance_id) WHERE finished = 0;
 
 CREATE TABLE task_messages (
   task_id TEXT NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,

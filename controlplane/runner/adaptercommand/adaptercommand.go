@@ -1,0 +1,110 @@
+// Package adaptercommand is the runner of adapter-command/v1: it checks the
+// envelope of a message against every rule of the extension and prepares the
+// one command the extension allows.
+//
+// An envelope that is unsupported or unsafe is refused with the rules it
+// broke; it never becomes another runner's work.
+package adaptercommand
+
+import (
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
+)
+
+// URI is the extension's identifier and the key of its envelope in
+// Message.metadata.
+const URI = "https://agentic-sandbox.aiwg.io/extensions/adapter-command/v1"
+
+// Environment of the command.
+const (
+	EnvMode       = "AIWG_A2A_ADAPTER_MODE"
+	EnvMessage    = "AIWG_A2A_MESSAGE"
+	EnvTaskID     = "AIWG_A2A_TASK_ID"
+	EnvInstanceID = "AIWG_A2A_INSTANCE_ID"
+)
+
+// Runner is the adapter command runner.
+type Runner struct{}
+
+// Name implements runner.Runner.
+func (Runner) Name() string { return "adapter-command" }
+
+// Claims implements runner.Runner. Every spelling of the extension's name is
+// claimed, so that a wrong version, or an envelope in the wrong place, is
+// refused instead of being echoed.
+func (Runner) Claims(req runner.Request) bool {
+	return strangeKey(req.Message.Metadata) != "" || strangeKey(req.Metadata) != ""
+}
+
+func strangeKey(m task.Metadata) string {
+	if _, ok := m[URI]; ok {
+		return URI
+	}
+	for k := range m {
+		if strings.Contains(strings.ToLower(k), "adapter-command") {
+			return k
+		}
+	}
+	return ""
+}
+
+// Prepare implements runner.Runner.
+func (Runner) Prepare(req runner.Request) (*runner.Command, error) {
+	raw, ok := req.Message.Metadata[URI]
+	switch {
+	case strangeKey(req.Metadata) != "":
+		return nil, refuse("metadata", "the envelope belongs in message.metadata, not beside the message")
+	case !ok:
+		return nil, refuse("message.metadata", "unsupported version of the extension: the envelope's key must be "+URI)
+	}
+	for k := range req.Message.Metadata {
+		if k != URI && strings.Contains(strings.ToLower(k), "adapter-command") {
+			return nil, refuse("message.metadata", "must not hold two envelopes: the only key is "+URI)
+		}
+	}
+	env, violations := parse(raw, req.Machine.Workspace)
+	if len(violations) > 0 {
+		return nil, &runner.Refusal{Kind: runner.Invalid, Message: refusal, Violations: violations}
+	}
+	text, err := runner.Text(req.Message)
+	if err != nil {
+		return nil, err
+	}
+	if strings.ContainsRune(text, 0) {
+		return nil, refuse("message.parts", "text must not contain NUL, it becomes "+EnvMessage)
+	}
+	vars := make(map[string]string, len(req.Machine.Env)+4)
+	for k, v := range req.Machine.Env {
+		vars[k] = v
+	}
+	vars[EnvMode] = env.Mode
+	vars[EnvMessage] = text
+	vars[EnvTaskID] = req.TaskID
+	vars[EnvInstanceID] = req.Machine.ID.String()
+	size := 0
+	for k, v := range vars {
+		size += len(k) + len(v) + 2
+	}
+	if size > agentv1.MaxArgBytes {
+		return nil, refuse("message.parts", "text does not fit into the command's environment beside the loadout's")
+	}
+	return &runner.Command{
+		Spec: &agentv1.RunSpec{
+			Argv: env.Command, Env: vars, Root: req.Machine.Workspace, WorkingDir: env.WorkingDir,
+			User: req.Machine.User, Timeout: durationpb.New(time.Duration(env.TimeoutSeconds) * time.Second),
+		},
+		Artifacts: [2]string{"stdout", "stderr"},
+	}, nil
+}
+
+const refusal = "cannot run the adapter command"
+
+func refuse(field, description string) *runner.Refusal {
+	return &runner.Refusal{Kind: runner.Invalid, Message: refusal, Violations: []runner.Violation{{Field: field, Description: description}}}
+}
