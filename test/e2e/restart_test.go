@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"agentic-sandbox.aiwg.io/sandbox/test/rig"
+)
+
+const slowRunner = `
+let n = 0;
+const timer = setInterval(() => {
+  console.log('tick ' + ++n);
+  if (n === 60) clearInterval(timer);
+}, 250);
+`
+
+// TestCrashWhileCommandStreams kills the daemon with -9 while a command
+// writes. After the restart the machine is listed and answers, and the task
+// reaches its true end with every line of output once.
+func TestCrashWhileCommandStreams(t *testing.T) {
+	d := own(t, rig.Options{})
+	ctx := deadline(t)
+	_, err := d.Must(ctx, "up", "agentic-dev", "--name", "crash", "--workspace", workspace(t, slowRunner))
+	check(t, err)
+	before, err := d.Must(ctx, "show", "crash", "-o", "json")
+	check(t, err)
+
+	// Stream until some output has been seen, then pull the rug.
+	pr, pw := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := d.CtlTo(ctx, pw, io.Discard, "run", "crash", "--mode", "plan", "--request", request)
+		ended <- err
+		_ = pw.Close()
+	}()
+	lines := bufio.NewScanner(pr)
+	for lines.Scan() && lines.Text() != "tick 3" {
+	}
+	check(t, d.Kill())
+	for lines.Scan() {
+	}
+	<-ended
+
+	check(t, d.Launch(ctx))
+	_, err = d.Must(ctx, "wait", "crash")
+	check(t, err)
+	after, err := d.Must(ctx, "show", "crash", "-o", "json")
+	check(t, err)
+	if id(t, before) != id(t, after) {
+		t.Errorf("the instance is another one: %s then %s", id(t, before), id(t, after))
+	}
+	out, err := d.Must(ctx, "task", "ls", "crash", "-o", "json")
+	check(t, err)
+	var tasks []task
+	check(t, json.Unmarshal([]byte(out), &tasks))
+	if len(tasks) != 1 {
+		t.Fatalf("have %d tasks, want the one that ran:\n%s", len(tasks), out)
+	}
+	k := waitTask(t, d, "crash", tasks[0].ID)
+	if k.Status.State != "TASK_STATE_COMPLETED" {
+		t.Errorf("the task is %s, want completed", k.Status.State)
+	}
+	var want strings.Builder
+	for n := 1; n <= 60; n++ {
+		want.WriteString("tick ")
+		want.WriteString(itoa(n))
+		want.WriteString("\n")
+	}
+	if got := k.text("stdout"); got != want.String() {
+		t.Errorf("output is %q, want %q", got, want.String())
+	}
+	// And new work is done as if nothing had been.
+	if _, err := d.Must(ctx, "send", "crash", "still there?"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStopLeavesMachinesRunning ends the daemon in order; the next one finds
+// the machine, and with --stop-machines it ends too.
+func TestStopLeavesMachinesRunning(t *testing.T) {
+	d := own(t, rig.Options{})
+	ctx := deadline(t)
+	_, err := d.Must(ctx, "up", "minimal", "--name", "stays")
+	check(t, err)
+	uptime := func() string {
+		out, err := d.Must(ctx, "show", "stays", "-o", "json")
+		check(t, err)
+		var v struct {
+			Guest struct {
+				AnsweredAt string `json:"answered_at"`
+			} `json:"guest"`
+			State string `json:"state"`
+		}
+		check(t, json.Unmarshal([]byte(out), &v))
+		return v.State
+	}
+	check(t, d.Stop())
+	check(t, d.Launch(ctx))
+	_, err = d.Must(ctx, "wait", "stays")
+	check(t, err)
+	if s := uptime(); s != "running" {
+		t.Errorf("after a stop and a start it is %s, want running", s)
+	}
+	_, err = d.Must(ctx, "send", "stays", "hello")
+	check(t, err)
+	_, err = d.Must(ctx, "stop", "stays")
+	check(t, err)
+	if s := uptime(); s != "stopped" {
+		t.Errorf("after stop it is %s", s)
+	}
+	_, err = d.Must(ctx, "start", "stays")
+	check(t, err)
+	_, err = d.Must(ctx, "send", "stays", "hello again")
+	check(t, err)
+}
+
+func id(t *testing.T, show string) string {
+	t.Helper()
+	var v struct {
+		ID string `json:"id"`
+	}
+	check(t, json.Unmarshal([]byte(show), &v))
+	return v.ID
+}
+
+func itoa(n int) string {
+	b, _ := json.Marshal(n)
+	return string(b)
+}
+
+// waitTask asks for a task until it has ended.
+func waitTask(t *testing.T, d *rig.Daemon, machine, taskID string) task {
+	t.Helper()
+	ctx := deadline(t)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		out, err := d.Must(ctx, "task", "show", machine, taskID, "-o", "json")
+		check(t, err)
+		k := parseTask(t, out)
+		switch k.Status.State {
+		case "TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED", "TASK_STATE_REJECTED":
+			return k
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("the task is still %s\n%s", k.Status.State, d.Log())
+		}
+	}
+}
