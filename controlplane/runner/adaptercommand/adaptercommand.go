@@ -13,13 +13,14 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
+	"agentic-sandbox.aiwg.io/sandbox/api/extensions"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
 // URI is the extension's identifier and the key of its envelope in
 // Message.metadata.
-const URI = "https://agentic-sandbox.aiwg.io/extensions/adapter-command/v1"
+const URI = extensions.AdapterCommand
 
 // Environment of the command.
 const (

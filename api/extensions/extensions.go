@@ -1,0 +1,22 @@
+// Package extensions is the contract of the A2A extensions this system
+// publishes: their identifiers and the JSON Schemas of what they add to cards,
+// messages and tasks, embedded. It holds no behaviour.
+package extensions
+
+import "embed"
+
+// Identifiers. They are permanent and used verbatim.
+const (
+	Runtime        = "https://agentic-sandbox.aiwg.io/extensions/runtime/v1"
+	AdapterCommand = "https://agentic-sandbox.aiwg.io/extensions/adapter-command/v1"
+)
+
+// Schemas holds the JSON Schemas (draft 2020-12) by path:
+//
+//	runtime/v1/params.schema.json                of the entry in an AgentCard
+//	runtime/v1/task-metadata.schema.json         of Task.metadata
+//	adapter-command/v1/envelope.schema.json      of the value in Message.metadata
+//	adapter-command/v1/outcome.schema.json       of the value in Task.metadata
+//
+//go:embed runtime adapter-command
+var Schemas embed.FS
