@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -56,7 +57,7 @@ func hypervisorUser(name string) (embedded.Identity, lack) {
 	if name == "" {
 		name = DefaultUser
 	}
-	remedy := "useradd --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin " + name
+	remedy := addUser(name)
 	account, err := user.Lookup(name)
 	if err != nil {
 		return embedded.Identity{}, lack{fmt.Sprintf("cannot find user %q, which is to run the hypervisors", name), remedy}
@@ -79,9 +80,21 @@ func hypervisorUser(name string) (embedded.Identity, lack) {
 	return id, lack{}
 }
 
+// missingAccount is libvirt's complaint about the account it was built to run
+// QEMU as. It looks for it before it reads that we want another.
+var missingAccount = regexp.MustCompile(`Failed to parse (?:user|group) '([a-z_][a-z0-9_-]*)'`)
+
+// addUser is the command that makes an account for hypervisors.
+func addUser(name string) string {
+	return "useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin " + name
+}
+
 // connectLack explains a failed connection.
 func connectLack(err error, uri string) lack {
 	l := lack{reason: err.Error(), remedy: "look at libvirt's lines in the log"}
+	if account := missingAccount.FindStringSubmatch(err.Error()); account != nil {
+		return lack{err.Error(), addUser(account[1])}
+	}
 	var e lv.Error
 	if !errors.As(err, &e) {
 		return l

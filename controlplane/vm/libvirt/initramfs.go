@@ -1,16 +1,12 @@
 package libvirt
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
-	"github.com/cavaliergopher/cpio"
-
-	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
+	"agentic-sandbox.aiwg.io/sandbox/images/initramfs"
 )
 
 // maxBootConfig bounds the boot configuration, in bytes.
@@ -23,10 +19,7 @@ func writeInitramfs(path, base string, config []byte, uid, gid int) error {
 	if len(config) > maxBootConfig {
 		return fmt.Errorf("cannot write initramfs: boot configuration has %d bytes, at most %d are allowed", len(config), maxBootConfig)
 	}
-	segment, err := configSegment(config)
-	if err != nil {
-		return err
-	}
+	segment := initramfs.BootConfigSegment(config)
 	in, err := os.Open(base)
 	if err != nil {
 		return fmt.Errorf("cannot read initramfs: %w", err)
@@ -48,25 +41,6 @@ func writeInitramfs(path, base string, config []byte, uid, gid int) error {
 		return fmt.Errorf("cannot write initramfs %q: %w", path, err)
 	}
 	return nil
-}
-
-// configSegment returns a cpio archive with the one file the agent looks for.
-func configSegment(config []byte) ([]byte, error) {
-	var buf bytes.Buffer
-	w := cpio.NewWriter(&buf)
-	err := w.WriteHeader(&cpio.Header{
-		Name: strings.TrimPrefix(agentv1.BootConfigPath, "/"), Mode: cpio.TypeReg | 0o600, Size: int64(len(config)),
-	})
-	if err == nil {
-		_, err = w.Write(config)
-	}
-	if err == nil {
-		err = w.Close()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot write boot configuration: %w", err)
-	}
-	return buf.Bytes(), nil
 }
 
 // giveTo changes a file's owner when we are root.
