@@ -17,16 +17,16 @@ func word(b []byte) (*atomic.Uint32, uint) {
 	return (*atomic.Uint32)(unsafe.Add(p, -int(odd))), uint(odd) * 8
 }
 
-// load16 reads a 2-aligned value that the guest may be writing.
-func load16(b []byte) uint16 {
+// Load16 reads a 2-aligned value that the guest may be writing.
+func Load16(b []byte) uint16 {
 	_ = b[1]
 	w, shift := word(b)
 	return uint16(w.Load() >> shift)
 }
 
-// store16 writes a 2-aligned value that the guest may be reading, and leaves
+// Store16 writes a 2-aligned value that the guest may be reading, and leaves
 // its neighbour alone.
-func store16(b []byte, v uint16) {
+func Store16(b []byte, v uint16) {
 	_ = b[1]
 	w, shift := word(b)
 	for {

@@ -69,7 +69,7 @@ func New(mem Memory, l Layout) (*Ring, error) {
 	if r.used, err = mem.User(l.Used, 6+8*n); err != nil {
 		return nil, fmt.Errorf("cannot place used ring: %w", err)
 	}
-	r.done = load16(r.used[2:])
+	r.done = Load16(r.used[2:])
 	r.shown = r.done
 	return r, nil
 }
@@ -90,7 +90,7 @@ func (r *Ring) Base() uint16 { return r.next }
 // Pop takes the next chain of buffers. It says no when there is none. The
 // chain is good until the memory table changes.
 func (r *Ring) Pop(c *Chain) (bool, error) {
-	waiting := load16(r.avail[2:]) - r.next
+	waiting := Load16(r.avail[2:]) - r.next
 	switch {
 	case waiting == 0:
 		return false, nil
@@ -98,7 +98,7 @@ func (r *Ring) Pop(c *Chain) (bool, error) {
 		return false, fmt.Errorf("%w: %d entries wait in a queue of %d", ErrBroken, waiting, r.size)
 	}
 	slot := 4 + 2*int(r.next%r.size)
-	head := load16(r.avail[slot:])
+	head := Load16(r.avail[slot:])
 	if err := r.collect(c, head); err != nil {
 		return false, err
 	}
@@ -126,11 +126,11 @@ func (r *Ring) Publish() bool {
 	}
 	before := r.shown
 	r.shown = r.done
-	store16(r.used[2:], r.done) // a full barrier: the driver's wish is read after
+	Store16(r.used[2:], r.done) // a full barrier: the driver's wish is read after
 	if !r.eventIdx {
-		return load16(r.avail)&availNoInterrupt == 0
+		return Load16(r.avail)&availNoInterrupt == 0
 	}
-	event := load16(r.avail[4+2*int(r.size):])
+	event := Load16(r.avail[4+2*int(r.size):])
 	return r.done-event-1 < r.done-before
 }
 
@@ -139,7 +139,7 @@ func (r *Ring) Publish() bool {
 func (r *Ring) Quiet() {
 	if !r.eventIdx && !r.quiet {
 		r.quiet = true
-		store16(r.used, usedNoNotify)
+		Store16(r.used, usedNoNotify)
 	}
 }
 
@@ -147,10 +147,10 @@ func (r *Ring) Quiet() {
 // in before it could see that.
 func (r *Ring) Await() bool {
 	if r.eventIdx {
-		store16(r.used[4+8*int(r.size):], r.next)
+		Store16(r.used[4+8*int(r.size):], r.next)
 	} else {
 		r.quiet = false
-		store16(r.used, 0)
+		Store16(r.used, 0)
 	}
-	return load16(r.avail[2:]) != r.next
+	return Load16(r.avail[2:]) != r.next
 }
