@@ -40,7 +40,8 @@ type ImageStore interface {
 
 // Tasks is told when an instance is no more.
 type Tasks interface {
-	Forget(ctx context.Context, id instance.ID) error
+	// Sweep forgets the ended tasks of instances that are no more.
+	Sweep(ctx context.Context) error
 }
 
 // Config is what a fleet works with.
@@ -180,7 +181,7 @@ func (f *Fleet) supervise(r supervise.Record, t supervise.Tracker) error {
 		delete(f.byName, r.Name)
 		f.mu.Unlock()
 		if f.cfg.Tasks != nil {
-			if err := f.cfg.Tasks.Forget(f.run, r.ID); err != nil {
+			if err := f.cfg.Tasks.Sweep(f.run); err != nil {
 				f.log.ErrorContext(f.run, "cannot forget the tasks of a removed instance", "instance", r.ID.String(), "error", err)
 			}
 		}

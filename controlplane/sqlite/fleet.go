@@ -243,3 +243,18 @@ func decodeNull[T any](s sql.NullString, v *T) error {
 	}
 	return json.Unmarshal([]byte(s.String), v)
 }
+
+// Ping reports whether the database still answers reads and takes writes.
+func (db *DB) Ping(ctx context.Context) error {
+	return errors.Join(db.r.PingContext(ctx), db.w.PingContext(ctx))
+}
+
+// Sweep deletes the ended tasks of instances that are no more.
+func (db *DB) Sweep(ctx context.Context) error {
+	_, err := db.w.ExecContext(ctx,
+		"DELETE FROM tasks WHERE finished = 1 AND instance_id NOT IN (SELECT id FROM instances)")
+	if err != nil {
+		return fmt.Errorf("cannot sweep the tasks of removed instances: %w", err)
+	}
+	return nil
+}
