@@ -1,0 +1,136 @@
+package sqlite_test
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/plan"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/sqlite"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
+)
+
+func newRecord(t *testing.T, name string) supervise.Record {
+	t.Helper()
+	id, err := instance.NewID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
+	return supervise.Record{
+		ID: id, Name: name, Phase: instance.Provisioning, Provider: "libvirt", Host: "here",
+		Plan:   plan.Plan{Version: plan.Version, ID: id, Name: name, Image: "minimal", SetupTimeout: time.Minute},
+		Labels: map[string]string{"a": "b"}, CreatedAt: now, UpdatedAt: now, Generation: 1,
+	}
+}
+
+// sameError compares faults by what is kept of their error: its text.
+var sameError = cmp.Comparer(func(a, b *instance.Fault) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Blame == b.Blame && a.Code == b.Code && a.Hint == b.Hint && a.Console == b.Console && a.Err.Error() == b.Err.Error()
+})
+
+func TestInstancesComeBackAsTheyWere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	db, err := sqlite.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRecord(t, "one")
+	if err := db.Instances().Insert(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	r.Phase = instance.Failed
+	r.Handle = &vm.Handle{Driver: "libvirt", Version: 1, Data: []byte(`{"x":1}`)}
+	r.Fault = &instance.Fault{Blame: instance.Guest, Code: "c", Hint: "h", Console: "tail", Err: errors.New("why")}
+	r.Guest = &supervise.Guest{Kernel: "6.1", BootTime: 2 * time.Second, Marks: []supervise.Mark{{Name: "init", Since: time.Second}}}
+	r.Generation = 2
+	if err := db.Instances().Save(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if db, err = sqlite.Open(t.Context(), path); err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	all, err := db.Instances().Instances(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]supervise.Record{r}, all, sameError, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestNamesAreUniqueUntilRemoved(t *testing.T) {
+	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	s := db.Instances()
+	first, second := newRecord(t, "same"), newRecord(t, "same")
+	if err := s.Insert(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Insert(t.Context(), second); !errors.Is(err, fleet.ErrNameTaken) {
+		t.Fatalf("second insert: %v, want ErrNameTaken", err)
+	}
+	if err := s.Remove(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Insert(t.Context(), second); err != nil {
+		t.Error(err)
+	}
+	if err := s.Save(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	all, err := s.Instances(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 1 || all[0].ID != second.ID {
+		t.Errorf("a late save brought a removed instance back: %v", all)
+	}
+}
+
+func TestOperationsComeBackAsTheyWere(t *testing.T) {
+	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	op := fleet.Operation{ID: "018fc0a2-0000-7000-8000-000000000001", Kind: "instance.create", Name: "n", State: fleet.OperationPending, CreatedAt: now, UpdatedAt: now}
+	later := op
+	later.ID = "018fc0a2-0000-7000-8000-000000000002"
+	for _, o := range []fleet.Operation{op, later} {
+		if err := db.Operations().SaveOperation(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	op.State, op.Phase, op.Percent, op.EndedAt = fleet.OperationFailed, "boot", 45, now.Add(time.Minute)
+	op.Fault = &instance.Fault{Blame: instance.Host, Code: "c", Err: errors.New("why")}
+	op.Warnings = []string{"w"}
+	if err := db.Operations().SaveOperation(t.Context(), op); err != nil {
+		t.Fatal(err)
+	}
+	got, err := db.Operations().Operations(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]fleet.Operation{later, op}, got, sameError, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
