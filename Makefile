@@ -18,6 +18,7 @@ BIN      := $(BUILD)/bin
 STORE    := $(BUILD)/images
 WORK     := $(BUILD)/work
 PREFIX   ?= /usr/local
+STATE_DIR ?= /var/lib/agentic-sandbox
 
 # Works without tags, without git and in a checkout that belongs to another user.
 VERSION  ?= $(shell git -c safe.directory='$(CURDIR)' describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -85,11 +86,13 @@ demo: build images ## Boot a machine, run the adapter command through A2A, show 
 	$(GO) run -buildvcs=false ./test/demo
 
 .PHONY: install
-install: build ## Install the programs and the systemd unit under PREFIX
-	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(BIN)/sandboxd $(BIN)/sandboxctl
-	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/lib/agentic-sandbox $(BIN)/sandbox-agent
+install: build images ## Install programs, systemd unit and images under PREFIX and STATE_DIR
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(BIN)/sandboxd $(BIN)/sandboxctl $(BIN)/sandbox-agent
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|@PREFIX@|$(PREFIX)|g' deploy/systemd/sandboxd.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/sandboxd.service
+	install -d -m 0711 $(DESTDIR)$(STATE_DIR)
+	cp -a --sparse=always $(STORE)/. $(DESTDIR)$(STATE_DIR)/images
+	@echo "to start it: systemctl daemon-reload && systemctl enable --now sandboxd"
 
 # --- checking
 
