@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth/localhost"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/invoke"
+)
+
+const (
+	requestTimeout = 3 * time.Minute // of one request that is no stream
+	maxAnswer      = 64 << 20        // bytes
+	startIt        = "start it with: sandboxd serve"
+)
+
+// connection is a server and how to speak to it.
+type connection struct {
+	server string // address without a slash at its end
+	token  string
+	origin string // where server and token were found, for doctor
+	http   *http.Client
+	api    *managementv1.Client
+}
+
+// connect finds the server and the token.
+func (a *app) connect() (*connection, error) {
+	c := &connection{server: first(a.server, os.Getenv("SANDBOX_SERVER"))}
+	if a.tokenFile != "" {
+		token, err := auth.ReadToken(a.tokenFile)
+		if err != nil {
+			return nil, err
+		}
+		c.token = token
+	} else {
+		c.token = os.Getenv("SANDBOX_TOKEN")
+	}
+	if c.server != "" {
+		c.origin = "given by flag or SANDBOX_SERVER"
+		c.server = strings.TrimRight(c.server, "/")
+	}
+	if c.server == "" || c.token == "" {
+		if err := a.discover(c); err != nil {
+			return nil, err
+		}
+	}
+	if u, err := url.Parse(c.server); err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return nil, withRemedy(fmt.Errorf("cannot use server %q: not an address", c.server), //nolint:err113 // for people
+			"write it like http://127.0.0.1:8420")
+	}
+	transport := &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 10 * time.Second,
+		ForceAttemptHTTP2:   true,
+		MaxIdleConns:        4,
+		IdleConnTimeout:     30 * time.Second,
+	}
+	c.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse // the token is for this server only
+	}}
+	api, err := managementv1.NewClient(c.server+managementv1.BasePath,
+		managementv1.WithHTTPClient(c.http),
+		managementv1.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
+			r.Header.Set("User-Agent", "sandboxctl/"+version)
+			if c.token != "" {
+				r.Header.Set("Authorization", "Bearer "+c.token)
+			}
+			return nil
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("cannot use server %q: %w", c.server, err)
+	}
+	c.api = api
+	return c, nil
+}
+
+func first(texts ...string) string {
+	for _, t := range texts {
+		if t != "" {
+			return t
+		}
+	}
+	return ""
+}
+
+// discover looks for a server of this host, and for the token of the server
+// that was named. One whose process is gone counts only when there is no other.
+func (a *app) discover(c *connection) error {
+	dirs := localhost.SearchDirs()
+	if a.stateDir != "" {
+		dirs = []string{a.stateDir}
+	}
+	var (
+		chosen *localhost.Endpoint
+		hidden error // a directory that exists and may not be read
+	)
+	for _, dir := range dirs {
+		e, err := localhost.Read(dir)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			hidden = err
+			continue
+		case c.server != "" && strings.TrimRight(e.URL, "/") != c.server:
+			continue
+		}
+		if chosen == nil || (!chosen.Alive() && e.Alive()) {
+			chosen = &e
+			c.origin = first(c.origin, "found in "+dir)
+		}
+	}
+	if chosen == nil {
+		if c.server != "" {
+			return nil // the server will say that it wants a token
+		}
+		if hidden != nil {
+			return withRemedy(hidden, "run this as the user that runs sandboxd, or set SANDBOX_SERVER and SANDBOX_TOKEN")
+		}
+		return withRemedy(fmt.Errorf("no server found in %s", strings.Join(dirs, " or ")), //nolint:err113 // for people
+			startIt+"\nor set SANDBOX_SERVER and SANDBOX_TOKEN to reach one elsewhere")
+	}
+	if c.server == "" {
+		c.server = strings.TrimRight(chosen.URL, "/")
+	}
+	if c.token != "" {
+		return nil
+	}
+	token, err := auth.ReadToken(chosen.TokenFile)
+	if errors.Is(err, fs.ErrPermission) {
+		return withRemedy(err, "run this as the user that runs sandboxd, or set SANDBOX_TOKEN")
+	}
+	if err != nil {
+		return err
+	}
+	c.token = token
+	return nil
+}
+
+// agent is a client for a machine's A2A address. It goes to the server we
+// know, whatever name that gives itself, so the token goes nowhere else.
+func (c *connection) agent(a2aURL string) (*invoke.Client, error) {
+	u, err := url.Parse(a2aURL)
+	if err != nil || !strings.HasPrefix(u.Path, "/") {
+		return nil, fmt.Errorf("server gave %q as A2A address", a2aURL) //nolint:err113 // for people
+	}
+	return &invoke.Client{
+		HTTP: c.http, Base: c.server + strings.TrimRight(u.EscapedPath(), "/"), Token: c.token,
+		Limits: invoke.DefaultLimits(),
+	}, nil
+}
+
+// problemError is an answer of the management API that says what went wrong.
+type problemError struct{ managementv1.Problem }
+
+func (e *problemError) Error() string {
+	var b strings.Builder
+	b.WriteString(first(e.Cause, e.Detail, e.Title, fmt.Sprintf("HTTP status %d", e.Status)))
+	for _, f := range e.Errors {
+		line := f.Message
+		if f.Field != "" && !strings.Contains(line, f.Field) {
+			line = f.Field + ": " + line
+		}
+		if !strings.Contains(b.String(), line) {
+			b.WriteString("\n  " + line)
+		}
+	}
+	return b.String()
+}
+
+// receive reads an answer of the management API into a T.
+func receive[T any](c *connection, resp *http.Response, err error) (T, error) {
+	var v T
+	if err != nil {
+		return v, c.explain(err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read from
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return v, c.explain(err)
+	}
+	if len(body) > maxAnswer {
+		return v, fmt.Errorf("cannot read answer: it is longer than %d bytes", maxAnswer) //nolint:err113 // for people
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return v, problemOf(resp, body)
+	}
+	if err := json.Unmarshal(body, &v); err != nil {
+		return v, fmt.Errorf("cannot read answer of %s: %w", c.server, err)
+	}
+	return v, nil
+}
+
+// problemOf makes an error of an answer that is none of success.
+func problemOf(resp *http.Response, body []byte) error {
+	var p managementv1.Problem
+	if json.Unmarshal(body, &p) != nil || p.Code == "" {
+		return withRemedy(fmt.Errorf("server answered HTTP status %d and no explanation", resp.StatusCode), //nolint:err113 // for people
+			"is SANDBOX_SERVER the address of a sandboxd?")
+	}
+	p.Status = resp.StatusCode
+	return &problemError{p}
+}
+
+// explain says what to do when no answer came.
+func (c *connection) explain(err error) error {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT):
+		return withRemedy(fmt.Errorf("no server answers at %s", c.server), startIt) //nolint:err113 // for people
+	case errors.Is(err, context.DeadlineExceeded):
+		return withRemedy(fmt.Errorf("server at %s did not answer in time", c.server), "see the log of sandboxd") //nolint:err113 // for people
+	}
+	return fmt.Errorf("cannot ask server: %w", err)
+}
+
+func withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, requestTimeout)
+}

@@ -1,0 +1,189 @@
+package invoke
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// Limits bound what is read of an answer, in bytes.
+type Limits struct {
+	// Event bounds one event of a stream. The first one after a new
+	// subscription holds all output so far, so it is no smaller than Document.
+	Event int
+	// Document bounds a task, a card or an error.
+	Document int64
+}
+
+// DefaultLimits suit tasks with much output.
+func DefaultLimits() Limits { return Limits{Event: 256 << 20, Document: 256 << 20} }
+
+// Client speaks to one machine.
+type Client struct {
+	// HTTP must have no timeout for whole requests: streams are long.
+	HTTP *http.Client
+	// Base is the machine's A2A address, without a slash at its end.
+	Base   string
+	Token  string
+	Limits Limits
+}
+
+const maxError = 1 << 20
+
+// do makes a request and returns only answers of success.
+func (c *Client) do(ctx context.Context, method, path, accept string, body any) (*http.Response, error) {
+	var in io.Reader = http.NoBody
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return nil, fmt.Errorf("cannot encode request: %w", err)
+		}
+		in = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.Base+path, in)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make request: %w", err)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	req.Header.Set("Accept", accept)
+	req.Header.Set("A2A-Version", "1.0")
+	req.Header.Set("A2A-Extensions", ExtensionRuntime+", "+ExtensionAdapterCommand)
+	if c.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+	resp, err := c.HTTP.Do(req)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a *url.Error that names method and address
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read from
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxError))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read error of server (HTTP status %d): %w", resp.StatusCode, err)
+	}
+	return nil, parseError(resp.StatusCode, text)
+}
+
+// document makes a request whose answer is one JSON value, and returns it
+// both as it came and read into v.
+func (c *Client) document(ctx context.Context, method, path string, body, v any) (json.RawMessage, error) {
+	resp, err := c.do(ctx, method, path, "application/json", body)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read from
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, c.Limits.Document+1))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read answer: %w", err)
+	}
+	if int64(len(raw)) > c.Limits.Document {
+		return nil, fmt.Errorf("cannot read answer: it is longer than %d bytes", c.Limits.Document)
+	}
+	if err := json.Unmarshal(raw, v); err != nil {
+		return nil, fmt.Errorf("cannot parse answer: %w", err)
+	}
+	return raw, nil
+}
+
+// Card returns the machine's AgentCard as it came.
+func (c *Client) Card(ctx context.Context) (json.RawMessage, error) {
+	var card map[string]json.RawMessage
+	return c.document(ctx, http.MethodGet, "/.well-known/agent-card.json", nil, &card)
+}
+
+// Task returns a task, read and as it came.
+func (c *Client) Task(ctx context.Context, id string) (*Task, json.RawMessage, error) {
+	var t Task
+	raw, err := c.document(ctx, http.MethodGet, "/tasks/"+url.PathEscape(id), nil, &t)
+	if err != nil {
+		return nil, nil, err
+	}
+	if t.ID == "" || t.Status.State == "" {
+		return nil, nil, errors.New("cannot read task: the answer is none")
+	}
+	return &t, raw, nil
+}
+
+// Cancel asks for the end of a task. It ends later.
+func (c *Client) Cancel(ctx context.Context, id string) (*Task, json.RawMessage, error) {
+	var t Task
+	raw, err := c.document(ctx, http.MethodPost, "/tasks/"+url.PathEscape(id)+":cancel", struct{}{}, &t)
+	return &t, raw, err
+}
+
+// Tasks lists the newest tasks, without their output.
+func (c *Client) Tasks(ctx context.Context) ([]Task, json.RawMessage, error) {
+	var list struct {
+		Tasks []Task `json:"tasks"`
+	}
+	raw, err := c.document(ctx, http.MethodGet, "/tasks?pageSize=100", nil, &list)
+	return list.Tasks, raw, err
+}
+
+// Stream is the events of one task.
+type Stream struct {
+	body   io.Closer
+	frames *frames
+}
+
+// Close lets go of the stream. The task goes on.
+func (s *Stream) Close() {
+	_ = s.body.Close() // only read from
+}
+
+// Next returns the next event; io.EOF after the last one.
+func (s *Stream) Next() (Event, error) {
+	data, err := s.frames.next()
+	if err != nil {
+		return Event{}, err
+	}
+	var failure struct {
+		Error json.RawMessage `json:"error"`
+	}
+	var e Event
+	if err := json.Unmarshal(data, &e); err != nil {
+		return Event{}, fmt.Errorf("cannot parse event: %w", err)
+	}
+	if e.Task == nil && e.Message == nil && e.StatusUpdate == nil && e.Artifact == nil {
+		if json.Unmarshal(data, &failure) == nil && failure.Error != nil {
+			return Event{}, parseError(http.StatusOK, data)
+		}
+		return Event{}, errors.New("cannot parse event: it is of no known kind")
+	}
+	return e, nil
+}
+
+// Send sends a message and opens the stream of what comes of it.
+func (c *Client) Send(ctx context.Context, m Message) (*Stream, error) {
+	return c.stream(ctx, "/message:stream", map[string]any{"message": m})
+}
+
+// Subscribe opens the stream of a task that has not ended. Its first event is
+// the task with all output so far.
+func (c *Client) Subscribe(ctx context.Context, id string) (*Stream, error) {
+	return c.stream(ctx, "/tasks/"+url.PathEscape(id)+":subscribe", struct{}{})
+}
+
+func (c *Client) stream(ctx context.Context, path string, body any) (*Stream, error) {
+	resp, err := c.do(ctx, http.MethodPost, path, "text/event-stream", body)
+	if err != nil {
+		return nil, err
+	}
+	media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if err != nil || !strings.EqualFold(media, "text/event-stream") {
+		_ = resp.Body.Close() // only read from
+		return nil, fmt.Errorf("cannot follow task: server answered %q instead of a stream", resp.Header.Get("Content-Type"))
+	}
+	return &Stream{body: resp.Body, frames: newFrames(resp.Body, c.Limits.Event)}, nil
+}
