@@ -68,6 +68,7 @@ var arrows = []arrow{
 	{"controlplane/runner/...", "controlplane/task", "turns messages into work, and work into events"},
 	{"controlplane/runner/...", "controlplane/instance", "work belongs to an instance, failures are faults"},
 	{"controlplane/runner/...", "api/agent/v1", "a command as the guest takes it"},
+	{"controlplane/runner/adaptercommand", "api/extensions", "the envelope's URI and schema"},
 	{"controlplane/runner/engine", "controlplane/agentlink", "runs it over the link"},
 	{"controlplane/runner/engine", "controlplane/vm", "tells a machine that is gone from one that is not yet there"},
 
