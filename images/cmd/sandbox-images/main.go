@@ -1,0 +1,97 @@
+// Command sandbox-images builds the shipped images into a store, and lists
+// what the store has.
+//
+//	sandbox-images [flags] [name...]   build these images, or all of them
+//	sandbox-images [flags] kernel      fetch only the kernel and its modules
+//	sandbox-images [flags] ls          list the store
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"agentic-sandbox.aiwg.io/sandbox/images/build"
+	"agentic-sandbox.aiwg.io/sandbox/images/recipes"
+	"agentic-sandbox.aiwg.io/sandbox/images/store"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "sandbox-images:", err)
+		os.Exit(1)
+	}
+}
+
+// list is a flag that may be given several times.
+type list []string
+
+func (l *list) String() string     { return strings.Join(*l, ",") }
+func (l *list) Set(s string) error { *l = append(*l, s); return nil }
+
+func run(ctx context.Context, args []string) error {
+	var opts build.Options
+	var mirrors list
+	flags := flag.NewFlagSet("sandbox-images", flag.ExitOnError)
+	dir := flags.String("store", ".build/images", "directory of the image store")
+	flags.StringVar(&opts.WorkDir, "work", ".build/work", "directory for unfinished and reusable files")
+	flags.StringVar(&opts.Agent, "agent", "bin/sandbox-agent", "the static guest agent")
+	flags.BoolVar(&opts.Refresh, "refresh", false, "build again, with the packages of today")
+	flags.BoolVar(&opts.Verbose, "v", false, "show what the programs say")
+	flags.Var(&mirrors, "mirror", "where Debian packages come from (repeatable; default: the host's sources)")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	s, err := store.Open(*dir)
+	if err != nil {
+		return err
+	}
+	opts.Store, opts.Mirrors, opts.Progress = s, mirrors, os.Stdout
+	switch flags.Arg(0) {
+	case "ls":
+		return ls(s)
+	case "kernel":
+		return fetchKernel(ctx, opts)
+	default:
+		_, err = build.All(ctx, opts, flags.Args()...)
+		return err
+	}
+}
+
+func ls(s *store.Store) error {
+	items, err := s.List()
+	if err != nil {
+		return err
+	}
+	for _, i := range items {
+		mark := " "
+		if i.Current {
+			mark = "*"
+		}
+		m := i.Manifest
+		const mib = 1 << 20
+		fmt.Printf("%s %s  disk %d MiB of %d MiB, kernel %s, built %s\n", mark, m.Ref(), m.RootDisk.Size/mib,
+			m.RootDisk.VirtualSize/mib, m.Labels["kernel.release"], m.Provenance.BuiltAt.Format("2006-01-02 15:04"))
+	}
+	return nil
+}
+
+// fetchKernel takes the kernel from the first shipped recipe; all share it.
+func fetchKernel(ctx context.Context, opts build.Options) error {
+	r, err := recipes.Shipped(recipes.Names()[0])
+	if err != nil {
+		return err
+	}
+	dir, err := build.Kernel(ctx, r, opts)
+	if err != nil {
+		return err
+	}
+	fmt.Println(dir)
+	return nil
+}
