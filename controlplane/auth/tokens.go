@@ -18,12 +18,14 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
+// The files of a state directory, mode 0600: the hashes, and the
+// administrator's token in clear for the owner.
 const (
-	// TokensFile holds the hashes, AdminFile the administrator's token in
-	// clear for the owner of the state directory. Both are below it, mode 0600.
 	TokensFile = "tokens.json"
 	AdminFile  = "admin.token"
+)
 
+const (
 	tokenPrefix = "sbx_"
 	tokenBytes  = 32
 	adminName   = "admin"
@@ -249,7 +251,7 @@ func syncDir(dir string) error {
 	if err != nil {
 		return fmt.Errorf("cannot sync directory %q: %w", dir, err)
 	}
-	defer d.Close() //nolint:errcheck // nothing was written through it
+	defer d.Close()
 	if err := d.Sync(); err != nil {
 		return fmt.Errorf("cannot sync directory %q: %w", dir, err)
 	}

@@ -64,7 +64,7 @@ func (a *archive) Read(b []byte) (int, error) {
 	_ = a.rc.SetReadDeadline(time.Now().Add(a.stall)) // a test's writer has none
 	n, err := a.from.Read(b)
 	if err == nil || errors.Is(err, io.EOF) {
-		return n, err //nolint:wrapcheck // stands in for the reader it wraps
+		return n, err
 	}
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
@@ -131,7 +131,7 @@ func prefersText(accept []string) bool {
 	if len(accept) == 0 {
 		return false
 	}
-	for _, one := range strings.Split(strings.Join(accept, ","), ",") {
+	for one := range strings.SplitSeq(strings.Join(accept, ","), ",") {
 		media, params, err := mime.ParseMediaType(one)
 		if err != nil {
 			continue

@@ -81,7 +81,7 @@ func (a *api) recoverPanic(next http.Handler) http.Handler {
 				// Half an answer is out; only a broken connection tells the truth.
 				panic(http.ErrAbortHandler)
 			}
-			a.fail(w, r, fmt.Errorf("panic: %v", p)) //nolint:err113 // goes to the log only
+			a.fail(w, r, fmt.Errorf("panic: %v", p))
 		}()
 		next.ServeHTTP(w, r)
 	})
@@ -103,7 +103,7 @@ func (a *api) authorize(next http.Handler) http.Handler {
 		if !principal.Has(scope) {
 			a.fail(w, r, &instance.Fault{
 				Blame: instance.Caller, Code: codeForbidden, Hint: "use a token that has it",
-				Err: fmt.Errorf("the token of %q lacks the scope %q", principal.Name, scope), //nolint:err113 // see callerFault
+				Err: fmt.Errorf("the token of %q lacks the scope %q", principal.Name, scope),
 			})
 			return
 		}
@@ -131,7 +131,7 @@ func (r *recorder) Write(b []byte) (int, error) {
 	}
 	n, err := r.ResponseWriter.Write(b)
 	r.bytes += int64(n)
-	return n, err //nolint:wrapcheck // stands in for the writer it wraps
+	return n, err
 }
 
 // Unwrap lets http.ResponseController reach the connection.

@@ -18,7 +18,7 @@ import (
 func callerFault(code, hint, format string, args ...any) *instance.Fault {
 	return &instance.Fault{
 		Blame: instance.Caller, Code: code, Hint: hint,
-		Err: fmt.Errorf(format, args...), //nolint:err113 // the code is what tells faults apart
+		Err: fmt.Errorf(format, args...),
 	}
 }
 

@@ -78,7 +78,7 @@ func Read(stateDir string) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("cannot read %q: %w", path, err)
 	}
-	defer f.Close() //nolint:errcheck // only read from
+	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("cannot read %q: %w", path, err)

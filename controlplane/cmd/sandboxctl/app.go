@@ -126,7 +126,7 @@ func (a *app) interrupted() bool {
 // isTerminal reports whether people read what is written to w.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a descriptor is small
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // note tells the user something beside the result.
@@ -154,7 +154,7 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return cmd.Help() //nolint:wrapcheck // writes to our own output
+			return cmd.Help()
 		},
 		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkFormat() },
 	}

@@ -58,7 +58,7 @@ func (a *app) connect() (*connection, error) {
 		}
 	}
 	if u, err := url.Parse(c.server); err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return nil, withRemedy(fmt.Errorf("cannot use server %q: not an address", c.server), //nolint:err113 // for people
+		return nil, withRemedy(fmt.Errorf("cannot use server %q: not an address", c.server),
 			"write it like http://127.0.0.1:8420")
 	}
 	transport := &http.Transport{
@@ -131,7 +131,7 @@ func (a *app) discover(c *connection) error {
 		if hidden != nil {
 			return withRemedy(hidden, "run this as the user that runs sandboxd, or set SANDBOX_SERVER and SANDBOX_TOKEN")
 		}
-		return withRemedy(fmt.Errorf("no server found in %s", strings.Join(dirs, " or ")), //nolint:err113 // for people
+		return withRemedy(fmt.Errorf("no server found in %s", strings.Join(dirs, " or ")),
 			startIt+"\nor set SANDBOX_SERVER and SANDBOX_TOKEN to reach one elsewhere")
 	}
 	if c.server == "" {
@@ -156,7 +156,7 @@ func (a *app) discover(c *connection) error {
 func (c *connection) agent(a2aURL string) (*invoke.Client, error) {
 	u, err := url.Parse(a2aURL)
 	if err != nil || !strings.HasPrefix(u.Path, "/") {
-		return nil, fmt.Errorf("server gave %q as A2A address", a2aURL) //nolint:err113 // for people
+		return nil, fmt.Errorf("server gave %q as A2A address", a2aURL)
 	}
 	return &invoke.Client{
 		HTTP: c.http, Base: c.server + strings.TrimRight(u.EscapedPath(), "/"), Token: c.token,
@@ -188,13 +188,13 @@ func receive[T any](c *connection, resp *http.Response, err error) (T, error) {
 	if err != nil {
 		return v, c.explain(err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // only read from
+	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
 		return v, c.explain(err)
 	}
 	if len(body) > maxAnswer {
-		return v, fmt.Errorf("cannot read answer: it is longer than %d bytes", maxAnswer) //nolint:err113 // for people
+		return v, fmt.Errorf("cannot read answer: it is longer than %d bytes", maxAnswer)
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return v, problemOf(resp, body)
@@ -209,7 +209,7 @@ func receive[T any](c *connection, resp *http.Response, err error) (T, error) {
 func problemOf(resp *http.Response, body []byte) error {
 	var p managementv1.Problem
 	if json.Unmarshal(body, &p) != nil || p.Code == "" {
-		return withRemedy(fmt.Errorf("server answered HTTP status %d and no explanation", resp.StatusCode), //nolint:err113 // for people
+		return withRemedy(fmt.Errorf("server answered HTTP status %d and no explanation", resp.StatusCode),
 			"is SANDBOX_SERVER the address of a sandboxd?")
 	}
 	p.Status = resp.StatusCode
@@ -220,9 +220,9 @@ func problemOf(resp *http.Response, body []byte) error {
 func (c *connection) explain(err error) error {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT):
-		return withRemedy(fmt.Errorf("no server answers at %s", c.server), startIt) //nolint:err113 // for people
+		return withRemedy(fmt.Errorf("no server answers at %s", c.server), startIt)
 	case errors.Is(err, context.DeadlineExceeded):
-		return withRemedy(fmt.Errorf("server at %s did not answer in time", c.server), "see the log of sandboxd") //nolint:err113 // for people
+		return withRemedy(fmt.Errorf("server at %s did not answer in time", c.server), "see the log of sandboxd")
 	}
 	return fmt.Errorf("cannot ask server: %w", err)
 }

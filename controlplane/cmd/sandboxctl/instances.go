@@ -247,7 +247,7 @@ func (a *app) each(ctx context.Context, refs []string, past string,
 		op, err := func() (managementv1.Operation, error) {
 			ctx, cancel := withDeadline(ctx)
 			defer cancel()
-			resp, err := ask(ctx, c, ref) //nolint:bodyclose // receive closes it
+			resp, err := ask(ctx, c, ref)
 			return receive[managementv1.Operation](c, resp, err)
 		}()
 		if err != nil {
@@ -322,7 +322,7 @@ func (c *connection) wait(ctx context.Context, ref, want string) error {
 		case string(i.State) == want:
 			return nil
 		case i.State == managementv1.InstanceFailed:
-			return withRemedy(fmt.Errorf("%s failed: %s", i.Name, i.Fault.Cause), //nolint:err113 // for people
+			return withRemedy(fmt.Errorf("%s failed: %s", i.Name, i.Fault.Cause),
 				first(i.Fault.Remediation, "see: sandboxctl logs "+i.Name))
 		default:
 			last = string(i.State)
@@ -331,9 +331,9 @@ func (c *connection) wait(ctx context.Context, ref, want string) error {
 		case <-tick.C:
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return fmt.Errorf("%s is %s, not %s", ref, last, want) //nolint:err113 // for people
+				return fmt.Errorf("%s is %s, not %s", ref, last, want)
 			}
-			return ctx.Err() //nolint:wrapcheck // main knows it
+			return ctx.Err()
 		}
 	}
 }

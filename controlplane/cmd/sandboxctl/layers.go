@@ -64,7 +64,7 @@ func (g *layers) gather(path, content string) error {
 		if known, ok := g.paths[ref]; ok {
 			if known != file {
 				return withRemedy(
-					fmt.Errorf("cannot send %q: it means both %q and %q", ref, known, file), //nolint:err113 // for people
+					fmt.Errorf("cannot send %q: it means both %q and %q", ref, known, file),
 					"give one of the two files another name")
 			}
 			continue
@@ -77,7 +77,7 @@ func (g *layers) gather(path, content string) error {
 			return err
 		}
 		if len(g.found) >= maxLayers {
-			return fmt.Errorf("cannot send loadout: it extends more than %d files", maxLayers) //nolint:err113 // for people
+			return fmt.Errorf("cannot send loadout: it extends more than %d files", maxLayers)
 		}
 		g.paths[ref], g.found[ref] = file, text
 		if err := g.gather(file, text); err != nil {
@@ -104,16 +104,16 @@ func readLoadout(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot read loadout: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // only read from
+	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxLoadoutFile+1))
 	if err != nil {
 		return "", fmt.Errorf("cannot read loadout: %w", err)
 	}
 	if len(data) > maxLoadoutFile {
-		return "", fmt.Errorf("cannot read loadout %q: it is longer than %d bytes", path, maxLoadoutFile) //nolint:err113 // for people
+		return "", fmt.Errorf("cannot read loadout %q: it is longer than %d bytes", path, maxLoadoutFile)
 	}
 	if len(data) == 0 {
-		return "", fmt.Errorf("cannot read loadout %q: it is empty", path) //nolint:err113 // for people
+		return "", fmt.Errorf("cannot read loadout %q: it is empty", path)
 	}
 	return string(data), nil
 }

@@ -65,7 +65,7 @@ func nap(ctx context.Context, d time.Duration) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err() //nolint:wrapcheck // main knows it
+		return ctx.Err()
 	}
 }
 
@@ -75,7 +75,7 @@ func (c *connection) watch(ctx context.Context, id string, change func(managemen
 	if err != nil {
 		return c.explain(err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // only read from
+	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		body, err := io.ReadAll(io.LimitReader(resp.Body, maxEvent))
 		if err != nil {
@@ -115,13 +115,13 @@ func operationEnded(op managementv1.Operation) bool {
 func operationError(op managementv1.Operation) error {
 	switch op.State {
 	case managementv1.OperationFailed:
-		err := fmt.Errorf("%s of %s failed: %s", op.Kind, op.InstanceName, first(op.Fault.Cause, "no cause was given")) //nolint:err113 // for people
+		err := fmt.Errorf("%s of %s failed: %s", op.Kind, op.InstanceName, first(op.Fault.Cause, "no cause was given"))
 		if op.Fault.Console != "" {
 			err = fmt.Errorf("%w\nend of the console:\n%s", err, indent(op.Fault.Console))
 		}
 		return withRemedy(err, op.Fault.Remediation)
 	case managementv1.OperationCanceled:
-		return fmt.Errorf("%s of %s was cancelled", op.Kind, op.InstanceName) //nolint:err113 // for people
+		return fmt.Errorf("%s of %s was cancelled", op.Kind, op.InstanceName)
 	case managementv1.OperationPending, managementv1.OperationRunning, managementv1.OperationSucceeded:
 	}
 	return nil

@@ -28,7 +28,7 @@ func (a *app) checkFormat() error {
 	case formatTable, formatWide, formatJSON, formatYAML, formatName:
 		return nil
 	}
-	return &exitError{exitUsage, withRemedy(fmt.Errorf("cannot print in format %q", a.format), //nolint:err113 // for people
+	return &exitError{exitUsage, withRemedy(fmt.Errorf("cannot print in format %q", a.format),
 		"choose one of table, wide, json, yaml and name")}
 }
 

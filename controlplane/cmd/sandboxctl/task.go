@@ -17,7 +17,7 @@ func (a *app) taskCommand() *cobra.Command {
 		Short: "Look at, follow and cancel a machine's tasks",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return cmd.Help() //nolint:wrapcheck // writes to our own output
+			return cmd.Help()
 		},
 	}
 	cmd.AddCommand(a.taskLsCommand(), a.taskShowCommand(), a.taskCancelCommand(), a.taskWatchCommand())
@@ -130,7 +130,7 @@ func (a *app) printArtifact(t *invoke.Task, name string) error {
 		}
 	}
 	if !found {
-		return withRemedy(fmt.Errorf("task %s has no artifact %q", t.ID, name), //nolint:err113 // for people
+		return withRemedy(fmt.Errorf("task %s has no artifact %q", t.ID, name),
 			"it has: "+first(strings.Join(known, ", "), "none"))
 	}
 	return nil

@@ -55,13 +55,13 @@ func (o *upOptions) check() error {
 		return fmt.Errorf("cannot read workspace: %w", err)
 	}
 	if !info.IsDir() {
-		return fmt.Errorf("cannot use workspace %q: not a directory", o.workspace) //nolint:err113 // for people
+		return fmt.Errorf("cannot use workspace %q: not a directory", o.workspace)
 	}
 	return nil
 }
 
 func usagef(next, format string, args ...any) error {
-	return &exitError{exitUsage, withRemedy(fmt.Errorf(format, args...), next)} //nolint:err113 // for people
+	return &exitError{exitUsage, withRemedy(fmt.Errorf(format, args...), next)}
 }
 
 func (a *app) up(ctx context.Context, loadout string, o upOptions) error {

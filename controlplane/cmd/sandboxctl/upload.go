@@ -20,7 +20,7 @@ func (c *connection) upload(ctx context.Context, ref, dir, to string, skipped fu
 	if err != nil {
 		return managementv1.FilesWritten{}, fmt.Errorf("cannot read workspace: %w", err)
 	}
-	defer root.Close() //nolint:errcheck // only read from
+	defer root.Close()
 
 	reader, writer := io.Pipe()
 	packed := make(chan error, 1)
@@ -105,14 +105,14 @@ func packOne(root *os.Root, tw *tar.Writer, name string, info fs.FileInfo, skipp
 	if err != nil {
 		return fmt.Errorf("cannot read workspace: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // only read from
+	defer f.Close()
 	if err := tw.WriteHeader(header); err != nil {
 		return fmt.Errorf("cannot send %q: %w", name, err)
 	}
 	// A file that grows is sent as long as it was; one that shrinks cannot be.
 	switch _, err := io.CopyN(tw, f, info.Size()); {
 	case errors.Is(err, io.EOF):
-		return fmt.Errorf("cannot send %q: it became shorter while it was read", name) //nolint:err113 // for people
+		return fmt.Errorf("cannot send %q: it became shorter while it was read", name)
 	case err != nil:
 		return fmt.Errorf("cannot send %q: %w", name, err)
 	}

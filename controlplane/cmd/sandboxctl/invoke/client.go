@@ -62,12 +62,12 @@ func (c *Client) do(ctx context.Context, method, path, accept string, body any) 
 	}
 	resp, err := c.HTTP.Do(req)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a *url.Error that names method and address
+		return nil, err
 	}
 	if resp.StatusCode == http.StatusOK {
 		return resp, nil
 	}
-	defer resp.Body.Close() //nolint:errcheck // only read from
+	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxError))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read error of server (HTTP status %d): %w", resp.StatusCode, err)
@@ -82,7 +82,7 @@ func (c *Client) document(ctx context.Context, method, path string, body, v any)
 	if err != nil {
 		return nil, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // only read from
+	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, c.Limits.Document+1))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read answer: %w", err)

@@ -261,7 +261,7 @@ func (f *Follower) reopen(ctx context.Context) (*Stream, error) {
 				}
 				f.alive = time.Now()
 				if f.settled() {
-					return nil, nil //nolint:nilnil // documented: ended meanwhile
+					return nil, nil
 				}
 				err = errNotFollowable
 			}
