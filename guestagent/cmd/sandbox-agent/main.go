@@ -15,8 +15,12 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
+	"agentic-sandbox.aiwg.io/sandbox/guestagent/boot"
 	"agentic-sandbox.aiwg.io/sandbox/guestagent/command"
+	"agentic-sandbox.aiwg.io/sandbox/guestagent/identity"
 	"agentic-sandbox.aiwg.io/sandbox/guestagent/serve"
 )
 
@@ -31,6 +35,9 @@ const usage = `usage: sandbox-agent serve --listen unix:PATH --config FILE [--cg
 `
 
 func main() {
+	if os.Getpid() == 1 {
+		boot.Main()
+	}
 	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintf(os.Stderr, "sandbox-agent: %v\n", err)
 		var u usageError
@@ -53,6 +60,8 @@ func run(args []string, stdout, stderr io.Writer) error {
 	switch args[0] {
 	case "serve":
 		return serveHost(args[1:], stdout, stderr)
+	case boot.AgentCommand:
+		return serveMachine(stderr)
 	case command.ShimCommand:
 		return command.RunShim()
 	case "version":
@@ -104,6 +113,60 @@ func serveHost(args []string, stdout, stderr io.Writer) error {
 	}
 	_, err = server.Run(ctx, l)
 	return err
+}
+
+// reserved is the memory that all runs of a machine together leave to the
+// kernel and to us, in bytes.
+const reserved = 32 << 20
+
+// serveMachine serves on vsock, as the child of process 1. It returns nil
+// only when the host has asked for the end: process 1 then cuts the power.
+func serveMachine(stderr io.Writer) error {
+	handover, err := boot.ReadHandover()
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	table, err := command.NewTable(command.Options{CgroupMount: boot.CgroupMount, ReserveMemory: reserved})
+	if err != nil {
+		log.Warn("control groups cannot be used, runs are contained by a subreaper", "error", err)
+		if table, err = command.NewTable(command.Options{}); err != nil {
+			return err
+		}
+	}
+	l, err := serve.ListenVsock(log)
+	if err != nil {
+		return err
+	}
+	marks := append(handover.Marks, boot.MarkNow("listening"))
+	server, err := serve.New(serve.Config{
+		InstanceID: handover.Config.InstanceID,
+		Version:    buildVersion(),
+		Marks:      bootMarks(marks),
+		SetClock:   identity.SetClock,
+		Log:        log,
+	}, table)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	if _, err := fmt.Fprintln(stderr, readyLine); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	asked, err := server.Run(ctx, l)
+	if err == nil && !asked {
+		err = errors.New("ended by a signal")
+	}
+	return err
+}
+
+func bootMarks(marks []boot.Mark) []*agentv1.BootMark {
+	var all []*agentv1.BootMark
+	for _, m := range marks {
+		all = append(all, &agentv1.BootMark{Name: m.Name, SinceKernel: durationpb.New(m.SinceKernel)})
+	}
+	return all
 }
 
 // buildVersion is what was set at build time, or what Go knows of the module.
