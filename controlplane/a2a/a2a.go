@@ -1,0 +1,263 @@
+// Package a2a gives every machine its A2A surface at /agents/{id}: the
+// AgentCard, and the operations of A2A 1.0 as JSON-RPC and as HTTP+JSON.
+//
+// It negotiates versions and extensions, checks and decodes requests, and
+// presents tasks. It provisions nothing, reaches no guest and stores nothing;
+// who the caller is has been found out before (Config.Caller).
+//
+//	request ── agent ── version ── extensions ── decode ── operation ── present
+package a2a
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
+)
+
+// Agent is what the surface must know of one machine.
+type Agent struct {
+	ID          instance.ID
+	Name        string
+	Description string
+	Version     string
+	Skills      []Skill
+	// Loadout, Kind ("vm", "container", "host"), Provider and ImageRef are the
+	// names of runtime/v1; Provider and ImageRef may be empty.
+	Loadout  string
+	Kind     string
+	Provider string
+	ImageRef string
+	// Capabilities are those of runtime/v1; nil means not published.
+	Capabilities []string
+	// Host identifies the machine's host; shown only to callers who may see it.
+	Host string
+	// Where and as whom commands run, and which runners the loadout allows.
+	Workspace string
+	User      string
+	Env       map[string]string
+	Runners   []string
+}
+
+// Skill is one entry of the card's skills.
+type Skill struct {
+	ID          string   `json:"id"`
+	Name        string   `json:"name"`
+	Description string   `json:"description"`
+	Tags        []string `json:"tags"`
+	Examples    []string `json:"examples,omitempty"`
+}
+
+// ErrUnknownInstance is returned by Instances for an id nobody has.
+var ErrUnknownInstance = errors.New("no such instance")
+
+// Instances finds machines.
+type Instances interface {
+	// Instance describes a machine, or returns ErrUnknownInstance also for one
+	// the caller in ctx may not see.
+	Instance(ctx context.Context, id instance.ID) (Agent, error)
+}
+
+// Tasks carries tasks out.
+type Tasks interface {
+	Submit(ctx context.Context, s engine.Submission) (task.Record, error)
+	Cancel(ctx context.Context, taskID string) (task.Record, error)
+	Changed(taskID string) <-chan struct{}
+	Done() <-chan struct{}
+}
+
+var _ Tasks = (*engine.Engine)(nil)
+
+// Caller is who makes a request.
+type Caller struct {
+	// Name owns the tasks the caller makes.
+	Name string
+	// AllTasks lets the caller see everybody's tasks.
+	AllTasks bool
+	// SeesHost lets the caller learn which host a machine runs on.
+	SeesHost bool
+}
+
+// Config says what the surface works with. The first five are required.
+type Config struct {
+	Instances Instances
+	Tasks     Tasks
+	Store     task.Reader
+	// Caller is asked who makes a request.
+	Caller func(context.Context) Caller
+	// PublicURL is where clients reach this process, without a path, such as
+	// "http://127.0.0.1:8080".
+	PublicURL string
+
+	Log *slog.Logger
+	// Provider is the organization shown on cards; empty shows none.
+	Provider Provider
+	// PublicCards says that cards need no token, which shared caches may know.
+	PublicCards bool
+	Limits      Limits
+}
+
+// Provider is who operates the agents.
+type Provider struct {
+	Organization string `json:"organization"`
+	URL          string `json:"url"`
+}
+
+// Limits bound what one request may cost. Zero values mean the defaults.
+type Limits struct {
+	// Body bounds a request, in bytes. Default 4 MiB.
+	Body int64
+	// Blocking is how long SendMessage waits for the task; then it answers
+	// with the task as it is. Default 50 s, below what proxies wait.
+	Blocking time.Duration
+	// CancelWait is how long CancelTask waits for the command's end. Default 30 s.
+	CancelWait time.Duration
+	// Inline bounds the bytes of one artifact within a task. Default 1 MiB.
+	Inline int
+	// Streams bounds the streams open at once. Default 1024.
+	Streams int64
+	// KeepAlive is the pause between signs of life on a silent stream. Default 15 s.
+	KeepAlive time.Duration
+	// Stall is how long a reader may take nothing before it is dropped. Default 60 s.
+	Stall time.Duration
+}
+
+func (l *Limits) fill() {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	if l.Body <= 0 {
+		l.Body = 4 << 20
+	}
+	if l.Inline <= 0 {
+		l.Inline = 1 << 20
+	}
+	if l.Streams <= 0 {
+		l.Streams = 1024
+	}
+	def(&l.Blocking, 50*time.Second)
+	def(&l.CancelWait, 30*time.Second)
+	def(&l.KeepAlive, 15*time.Second)
+	def(&l.Stall, time.Minute)
+}
+
+// New makes the handler of everything below /agents/{id}.
+func New(cfg Config) http.Handler {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	cfg.PublicURL = strings.TrimRight(cfg.PublicURL, "/")
+	cfg.Limits.fill()
+	s := &surface{cfg: cfg}
+	// Paths are matched as they were sent: what cleaning would join or drop
+	// names nothing here.
+	m := mux.NewRouter().SkipClean(true)
+	m.NotFoundHandler = http.HandlerFunc(s.notFound)
+	at := func(path string, methods methods) { m.Handle("/agents/{id}"+path, s.methods(methods)) }
+	rpc := methods{http.MethodPost: s.rpc}
+	at("", rpc)
+	at("/", rpc)
+	at("/.well-known/agent-card.json", methods{http.MethodGet: s.card, http.MethodHead: s.card})
+	for _, send := range []string{"/message:", "/messages:"} { // the seed's spelling, too
+		at(send+"send", methods{http.MethodPost: s.rest(restSend)})
+		at(send+"stream", methods{http.MethodPost: s.restStream(restStreamSend)})
+	}
+	at("/tasks", methods{http.MethodGet: s.rest(restList)})
+	// Before the plain task, so that no verb is taken for part of an id.
+	at("/tasks/{task:[^/:]+}:cancel", methods{http.MethodPost: s.rest(restCancel)})
+	subscribe := s.restStream(restSubscribe)
+	at("/tasks/{task:[^/:]+}:subscribe", methods{http.MethodPost: subscribe, http.MethodGet: subscribe})
+	at("/tasks/{task:[^/:]+}", methods{http.MethodGet: s.rest(restGet)})
+	at("/tasks/{task:[^/:]+}/artifacts/{artifact:[^/]+}", methods{http.MethodGet: s.artifact, http.MethodHead: s.artifact})
+	push := s.rest(restRefuse(errPushUnsupported))
+	at("/tasks/{task:[^/:]+}/pushNotificationConfigs", methods{http.MethodPost: push, http.MethodGet: push})
+	at("/tasks/{task:[^/:]+}/pushNotificationConfigs/{config:[^/]+}", methods{http.MethodGet: push, http.MethodDelete: push})
+	at("/extendedAgentCard", methods{http.MethodGet: s.rest(restRefuse(errNoExtendedCard))})
+	return m
+}
+
+// surface holds what all requests share.
+type surface struct {
+	cfg     Config
+	streams counter
+}
+
+// call is one request, negotiated.
+type call struct {
+	*surface
+	agent      Agent
+	caller     Caller
+	version    version
+	extensions []string // activated
+}
+
+// begin finds the agent and negotiates. The extensions are echoed whatever
+// comes after.
+func (s *surface) begin(w http.ResponseWriter, r *http.Request) (*call, *fault) {
+	agent, f := s.agent(r)
+	if f != nil {
+		return nil, f
+	}
+	c := &call{surface: s, agent: agent, caller: s.cfg.Caller(r.Context())}
+	supported := agent.extensions()
+	c.extensions = requestedExtensions(r, supported)
+	if len(c.extensions) > 0 {
+		w.Header().Set(headerExtensions, strings.Join(c.extensions, ", "))
+	}
+	if c.version, f = negotiateVersion(r); f != nil {
+		return nil, f
+	}
+	return c, checkRequired(c.extensions, supported)
+}
+
+func (s *surface) agent(r *http.Request) (Agent, *fault) {
+	id, err := instance.ParseID(mux.Vars(r)["id"])
+	if err != nil {
+		return Agent{}, errNoInstance()
+	}
+	agent, err := s.cfg.Instances.Instance(r.Context(), id)
+	if errors.Is(err, ErrUnknownInstance) {
+		return Agent{}, errNoInstance()
+	}
+	if err != nil {
+		return Agent{}, s.internal(r.Context(), "find an instance", err)
+	}
+	return agent, nil
+}
+
+func (a Agent) machine() runner.Machine {
+	return runner.Machine{ID: a.ID, Workspace: a.Workspace, User: a.User, Env: a.Env, Runners: a.Runners}
+}
+
+type methods map[string]http.HandlerFunc
+
+// methods answers what no handler is for, in JSON and with the ones there are.
+func (s *surface) methods(m methods) http.Handler {
+	allowed := make([]string, 0, len(m))
+	for _, name := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete} {
+		if m[name] != nil {
+			allowed = append(allowed, name)
+		}
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h := m[r.Method]; h != nil {
+			h(w, r)
+			return
+		}
+		w.Header().Set("Allow", strings.Join(allowed, ", "))
+		s.refuse(w, r, errMethod(allowed))
+	})
+}
+
+func (s *surface) notFound(w http.ResponseWriter, r *http.Request) { s.refuse(w, r, errNoResource()) }

@@ -1,0 +1,121 @@
+package a2a
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// card is an AgentCard of A2A 1.0. No list is ever null.
+type card struct {
+	Name                 string           `json:"name"`
+	Description          string           `json:"description"`
+	SupportedInterfaces  []cardInterface  `json:"supportedInterfaces"`
+	Provider             *Provider        `json:"provider,omitempty"`
+	Version              string           `json:"version"`
+	Capabilities         capabilities     `json:"capabilities"`
+	SecuritySchemes      map[string]any   `json:"securitySchemes"`
+	SecurityRequirements []map[string]any `json:"securityRequirements"`
+	DefaultInputModes    []string         `json:"defaultInputModes"`
+	DefaultOutputModes   []string         `json:"defaultOutputModes"`
+	Skills               []Skill          `json:"skills"`
+}
+
+type cardInterface struct {
+	URL             string `json:"url"`
+	ProtocolBinding string `json:"protocolBinding"`
+	ProtocolVersion string `json:"protocolVersion"`
+}
+
+type capabilities struct {
+	Streaming         bool        `json:"streaming"`
+	PushNotifications bool        `json:"pushNotifications"`
+	ExtendedAgentCard bool        `json:"extendedAgentCard"`
+	Extensions        []extension `json:"extensions"`
+}
+
+// newCard builds the card of an agent reached at base. Equal agents give
+// equal bytes.
+func newCard(a Agent, base string, provider Provider) card {
+	c := card{
+		Name: a.Name, Description: a.Description, Version: a.Version,
+		SupportedInterfaces: []cardInterface{
+			{URL: base, ProtocolBinding: "JSONRPC", ProtocolVersion: "1.0"},
+			{URL: base, ProtocolBinding: "HTTP+JSON", ProtocolVersion: "1.0"},
+		},
+		Capabilities: capabilities{Streaming: true, Extensions: a.extensions()},
+		SecuritySchemes: map[string]any{"bearer": map[string]any{
+			"httpAuthSecurityScheme": map[string]any{"scheme": "Bearer"},
+		}},
+		SecurityRequirements: []map[string]any{
+			{"schemes": map[string]any{"bearer": map[string]any{"list": []string{}}}},
+		},
+		DefaultInputModes:  []string{"text/plain"},
+		DefaultOutputModes: []string{"text/plain", "application/octet-stream"},
+		Skills:             make([]Skill, 0, len(a.Skills)+1),
+	}
+	if c.Description == "" {
+		c.Description = a.Name
+	}
+	if c.Version == "" {
+		c.Version = "1.0.0"
+	}
+	if provider.Organization != "" {
+		c.Provider = &provider
+	}
+	for _, s := range a.Skills {
+		if s.Tags == nil {
+			s.Tags = []string{}
+		}
+		c.Skills = append(c.Skills, s)
+	}
+	if len(c.Skills) == 0 { // a card must have one
+		c.Skills = append(c.Skills, Skill{
+			ID: "message", Name: "Message", Description: "Takes a text message and answers it in the machine.", Tags: []string{"text"},
+		})
+	}
+	return c
+}
+
+func (s *surface) base(a Agent) string { return s.cfg.PublicURL + "/agents/" + a.ID.String() }
+
+const cardMaxAge = time.Minute
+
+func (s *surface) card(w http.ResponseWriter, r *http.Request) {
+	agent, f := s.agent(r)
+	if f != nil {
+		s.refuse(w, r, f)
+		return
+	}
+	body, err := json.Marshal(newCard(agent, s.base(agent), s.cfg.Provider))
+	if err != nil {
+		s.refuse(w, r, s.internal(r.Context(), "encode a card", err))
+		return
+	}
+	sum := sha256.Sum256(body)
+	h := w.Header()
+	h.Set("ETag", `"`+base64.RawURLEncoding.EncodeToString(sum[:])+`"`)
+	h.Set("Content-Type", "application/json")
+	scope := "private"
+	if s.cfg.PublicCards {
+		scope = "public"
+	}
+	h.Set("Cache-Control", fmt.Sprintf("%s, max-age=%d", scope, int(cardMaxAge.Seconds())))
+	h.Set("Vary", headerVersion)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body)) // honours If-None-Match and HEAD
+}
+
+// mediaA2A is the media type of 1.0.1, used only when the client names it.
+const mediaA2A = "application/a2a+json"
+
+func responseType(r *http.Request) string {
+	if strings.Contains(r.Header.Get("Accept"), mediaA2A) || strings.HasPrefix(r.Header.Get("Content-Type"), mediaA2A) {
+		return mediaA2A
+	}
+	return "application/json"
+}

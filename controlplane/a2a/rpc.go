@@ -1,0 +1,179 @@
+package a2a
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+)
+
+// rpcRequest is a request of JSON-RPC 2.0.
+type rpcRequest struct {
+	id     json.RawMessage
+	method string
+	params json.RawMessage
+}
+
+// rpcMethod is one method. Exactly one of unary and stream is set.
+type rpcMethod struct {
+	unary  func(c *call, ctx context.Context, params json.RawMessage) (any, *fault)
+	stream func(c *call, ctx context.Context, params json.RawMessage, r *http.Request) (*feed, *fault)
+}
+
+// rpcMethods are the methods of A2A 1.0.
+func rpcMethods() map[string]rpcMethod {
+	refuse := func(why func() *fault) rpcMethod {
+		return rpcMethod{unary: func(*call, context.Context, json.RawMessage) (any, *fault) { return nil, why() }}
+	}
+	return map[string]rpcMethod{
+		"SendMessage": {unary: func(c *call, ctx context.Context, params json.RawMessage) (any, *fault) {
+			req, f := decodeSend(params, c.version)
+			if f != nil {
+				return nil, f
+			}
+			return c.send(ctx, req)
+		}},
+		"SendStreamingMessage": {stream: func(c *call, ctx context.Context, params json.RawMessage, _ *http.Request) (*feed, *fault) {
+			req, f := decodeSend(params, c.version)
+			if f != nil {
+				return nil, f
+			}
+			return c.stream(ctx, req)
+		}},
+		"GetTask": {unary: func(c *call, ctx context.Context, params json.RawMessage) (any, *fault) {
+			d := &decoder{}
+			id, history := taskParams(d.object("", params))
+			if f := d.fault(); f != nil {
+				return nil, f
+			}
+			return c.get(ctx, id, history)
+		}},
+		"CancelTask": {unary: func(c *call, ctx context.Context, params json.RawMessage) (any, *fault) {
+			d := &decoder{}
+			id, _ := taskParams(d.object("", params))
+			if f := d.fault(); f != nil {
+				return nil, f
+			}
+			return c.cancel(ctx, id)
+		}},
+		"ListTasks": {unary: func(c *call, ctx context.Context, params json.RawMessage) (any, *fault) {
+			req, f := decodeList((&decoder{}).object("", params))
+			if f != nil {
+				return nil, f
+			}
+			return c.list(ctx, req)
+		}},
+		"SubscribeToTask": {stream: func(c *call, ctx context.Context, params json.RawMessage, r *http.Request) (*feed, *fault) {
+			d := &decoder{}
+			id, _ := taskParams(d.object("", params))
+			if f := d.fault(); f != nil {
+				return nil, f
+			}
+			return c.subscribe(ctx, subscription{id: id, lastEventID: r.Header.Get(headerLastEventID)})
+		}},
+		"CreateTaskPushNotificationConfig": refuse(errPushUnsupported),
+		"GetTaskPushNotificationConfig":    refuse(errPushUnsupported),
+		"ListTaskPushNotificationConfigs":  refuse(errPushUnsupported),
+		"DeleteTaskPushNotificationConfig": refuse(errPushUnsupported),
+		"GetExtendedAgentCard":             refuse(errNoExtendedCard),
+	}
+}
+
+// rpc serves JSON-RPC.
+func (s *surface) rpc(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, s.cfg.Limits.Body)
+	req, broken := s.rpcBody(r)
+	c, f := s.begin(w, r) // echoes the extensions also on a broken request
+	if f != nil && (broken == nil || f.http == http.StatusNotFound) {
+		broken = f
+	}
+	if broken != nil {
+		s.rpcRefuse(w, r, req.id, broken)
+		return
+	}
+	method, ok := rpcMethods()[req.method]
+	switch {
+	case !ok && strings.Contains(req.method, "/") && c.version.relaxed:
+		s.rpcRefuse(w, r, req.id, errVersion("0.3")) // a method name of 0.3
+	case !ok:
+		s.rpcRefuse(w, r, req.id, errBroken(rpcNoMethod, "there is no method "+clip(req.method)))
+	case method.stream != nil:
+		feed, f := method.stream(c, r.Context(), req.params, r)
+		if f != nil {
+			s.rpcRefuse(w, r, req.id, f)
+			return
+		}
+		c.serve(w, r, feed, func(v any) any { return rpcResult(req.id, v) })
+	default:
+		v, f := method.unary(c, r.Context(), req.params)
+		if f != nil {
+			s.rpcRefuse(w, r, req.id, f)
+			return
+		}
+		s.answer(w, r, "application/json", http.StatusOK, rpcResult(req.id, v))
+	}
+}
+
+func rpcResult(id json.RawMessage, v any) any {
+	return map[string]any{"jsonrpc": "2.0", "id": id, "result": v}
+}
+
+func (s *surface) rpcBody(r *http.Request) (req rpcRequest, f *fault) {
+	req.id = json.RawMessage("null")
+	raw, err := io.ReadAll(r.Body)
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return req, errTooLarge(s.cfg.Limits.Body)
+	case err != nil:
+		return req, errBroken(rpcInvalid, "the request could not be read to its end")
+	}
+	if f := checkContentType(r); f != nil {
+		return req, f
+	}
+	raw = bytes.TrimSpace(raw)
+	if !json.Valid(raw) {
+		return req, errBroken(rpcParse, "the request is not valid JSON")
+	}
+	if raw[0] == '[' {
+		return req, errBroken(rpcInvalid, "batches are not taken; send one request at a time")
+	}
+	var m map[string]json.RawMessage
+	if json.Unmarshal(raw, &m) != nil || m == nil {
+		return req, errBroken(rpcInvalid, "the request must be an object")
+	}
+	if id := m["id"]; len(id) > 0 && len(id) <= 2*maxID && (id[0] == '"' || id[0] == '-' || id[0] >= '0' && id[0] <= '9') {
+		req.id = id
+	} else {
+		return req, errBroken(rpcInvalid, "the request must have an id that is a string or a number")
+	}
+	if string(m["jsonrpc"]) != `"2.0"` {
+		return req, errBroken(rpcInvalid, `the request must have "jsonrpc": "2.0"`)
+	}
+	if json.Unmarshal(m["method"], &req.method) != nil || req.method == "" {
+		return req, errBroken(rpcInvalid, "the request must have a method")
+	}
+	if req.params = m["params"]; len(req.params) == 0 || string(req.params) == "null" {
+		req.params = emptyObject()
+	}
+	if req.params[0] != '{' {
+		return req, errBroken(rpcInvalidParams, "params must be an object")
+	}
+	return req, nil
+}
+
+// rpcRefuse answers with an error of JSON-RPC.
+func (s *surface) rpcRefuse(w http.ResponseWriter, r *http.Request, id json.RawMessage, f *fault) {
+	code := f.rpcHTTP
+	if code == 0 {
+		code = http.StatusOK
+	}
+	f.retry(w)
+	s.answer(w, r, "application/json", code, map[string]any{
+		"jsonrpc": "2.0", "id": id,
+		"error": map[string]any{"code": f.rpc, "message": f.message, "data": f.details()},
+	})
+}

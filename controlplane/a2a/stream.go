@@ -1,0 +1,254 @@
+package a2a
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
+)
+
+const headerLastEventID = "Last-Event-ID"
+
+// feed is a stream of one task's events: a snapshot, then the log behind it.
+// It reads the log at the pace of its reader, who holds up nobody else.
+type feed struct {
+	first task.Record
+	// after is the newest event the reader has, cuts what of the events up to
+	// first.LastSeq the snapshot left out.
+	after uint64
+	cuts  map[string]uint64
+	// untilInput ends the stream also when the task waits for somebody.
+	untilInput bool
+}
+
+// stream is SendStreamingMessage.
+func (c *call) stream(ctx context.Context, req sendRequest) (*feed, *fault) {
+	rec, f := c.submit(ctx, req)
+	if f != nil {
+		return nil, f
+	}
+	if req.history >= 0 && len(rec.History) > req.history {
+		rec.History = rec.History[len(rec.History)-req.history:]
+	}
+	return &feed{first: rec, after: rec.LastSeq, untilInput: true}, nil
+}
+
+// subscription asks for the stream of a task that exists.
+type subscription struct {
+	id string
+	// lastEventID is the id of the newest event the client has; empty for none.
+	lastEventID string
+}
+
+// subscribe is SubscribeToTask. A client that names the last event it has gets
+// exactly those behind it, also when the task has ended meanwhile; its
+// snapshot then has no artifacts, which it has already.
+func (c *call) subscribe(ctx context.Context, sub subscription) (*feed, *fault) {
+	v := task.View{History: -1, Inline: c.cfg.Limits.Inline}
+	last, err := strconv.ParseUint(sub.lastEventID, 10, 63)
+	resume := sub.lastEventID != ""
+	if resume {
+		v.Inline = -1
+	}
+	rec, f := c.find(ctx, sub.id, v)
+	switch {
+	case f != nil:
+		return nil, f
+	case resume && (err != nil || last > rec.LastSeq):
+		return nil, errField(headerLastEventID, "is not the id of an event of this task")
+	case resume:
+		return &feed{first: rec, after: last}, nil
+	case rec.Status.State.Terminal():
+		return nil, errUnsupported("the task has ended: " + string(rec.Status.State))
+	}
+	fd := &feed{first: rec, after: rec.LastSeq}
+	for _, cut := range rec.Cuts { // go back for what the snapshot left out
+		if fd.cuts == nil {
+			fd.cuts = map[string]uint64{}
+		}
+		fd.cuts[cut.ArtifactID] = cut.Seq
+		fd.after = min(fd.after, cut.Seq)
+	}
+	return fd, nil
+}
+
+// wanted reports whether the snapshot did not have the event already.
+func (fd *feed) wanted(e task.Event) bool {
+	if e.Seq > fd.first.LastSeq || fd.cuts == nil {
+		return true
+	}
+	if e.Chunk == nil {
+		return false
+	}
+	cut, ok := fd.cuts[e.Chunk.ArtifactID]
+	return ok && e.Seq > cut
+}
+
+// restStream serves an operation of HTTP+JSON that answers with a stream.
+func (s *surface) restStream(open streamOpener) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		c, f := s.begin(w, r)
+		if f != nil {
+			s.refuse(w, r, f)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, s.cfg.Limits.Body)
+		feed, f := open(c, r)
+		if f != nil { // before the first event: a plain error, not a stream
+			s.refuse(w, r, f)
+			return
+		}
+		c.serve(w, r, feed, func(v any) any { return v })
+	}
+}
+
+type streamOpener func(c *call, r *http.Request) (*feed, *fault)
+
+func restStreamSend(c *call, r *http.Request) (*feed, *fault) {
+	req, f := restSendRequest(c, r)
+	if f != nil {
+		return nil, f
+	}
+	return c.stream(r.Context(), req)
+}
+
+func restSubscribe(c *call, r *http.Request) (*feed, *fault) {
+	return c.subscribe(r.Context(), subscription{id: mux.Vars(r)["task"], lastEventID: r.Header.Get(headerLastEventID)})
+}
+
+// serve writes the feed as server-sent events, each in the frame of its
+// binding, until the task's stream ends or the reader goes or stalls.
+func (c *call) serve(w http.ResponseWriter, r *http.Request, fd *feed, frame func(any) any) {
+	first, f := c.present(r.Context(), fd.first)
+	if f == nil && !c.streams.enter(c.cfg.Limits.Streams) {
+		f = errBusy("as many streams are open as may be")
+	}
+	if f != nil {
+		c.refuse(w, r, f)
+		return
+	}
+	defer c.streams.leave()
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no") // proxies that gather answers would hold up events
+	h.Set("X-Content-Type-Options", "nosniff")
+	out := &sse{w: w, control: http.NewResponseController(w), stall: c.cfg.Limits.Stall, frame: frame}
+	if out.event(fd.after, map[string]any{"task": first}) != nil {
+		return
+	}
+	if err := c.pump(r.Context(), fd, out); err != nil && r.Context().Err() == nil && !errors.Is(err, errReaderGone) {
+		c.cfg.Log.ErrorContext(r.Context(), "cannot read a task's events", "task", fd.first.ID, "error", err)
+	}
+}
+
+// pump writes events until the stream ends.
+func (c *call) pump(ctx context.Context, fd *feed, out *sse) error {
+	alive := time.NewTicker(c.cfg.Limits.KeepAlive)
+	defer alive.Stop()
+	id := fd.first.ID
+	for {
+		changed := c.cfg.Tasks.Changed(id)
+		events, err := c.cfg.Store.Events(ctx, id, fd.after)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			fd.after = e.Seq
+			if !fd.wanted(e) {
+				continue
+			}
+			if err := out.event(e.Seq, update(fd.first, e)); err != nil {
+				return err
+			}
+			if e.Status != nil && (e.Status.Status.State.Terminal() || fd.untilInput && e.Status.Status.State.Interrupted()) {
+				return nil
+			}
+		}
+		if len(events) > 0 {
+			continue
+		}
+		if changed == nil {
+			return nil // nobody works on it: it has ended, or the server is stopping
+		}
+		select {
+		case <-changed:
+		case <-alive.C:
+			if err := out.comment("keep-alive"); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.cfg.Tasks.Done():
+			return nil
+		}
+	}
+}
+
+// update is the member of a StreamResponse for an event.
+func update(rec task.Record, e task.Event) map[string]any {
+	if s := e.Status; s != nil {
+		u := map[string]any{"taskId": rec.ID, "contextId": rec.ContextID, "status": s.Status}
+		if len(s.Metadata) > 0 {
+			u["metadata"] = s.Metadata
+		}
+		return map[string]any{"statusUpdate": u}
+	}
+	k := e.Chunk
+	// The position lets a client that follows anew tell what it has already.
+	meta := map[string]any{"offset": k.Offset}
+	if k.Last {
+		meta = map[string]any{"offset": k.Size, "total_bytes": k.Size, "sha256": k.SHA256}
+	}
+	return map[string]any{"artifactUpdate": map[string]any{
+		"taskId": rec.ID, "contextId": rec.ContextID,
+		"artifact": task.Artifact{ArtifactID: k.ArtifactID, Name: k.Name, Parts: []task.Part{k.Part()}},
+		"append":   k.Offset > 0, "lastChunk": k.Last, "metadata": meta,
+	}}
+}
+
+var errReaderGone = errors.New("the reader has gone")
+
+// sse writes server-sent events.
+type sse struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	stall   time.Duration
+	frame   func(any) any
+}
+
+func (s *sse) event(id uint64, v any) error {
+	body, err := json.Marshal(s.frame(v)) // has no newline
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	b.Grow(len(body) + 40)
+	b.WriteString("id: ")
+	b.WriteString(strconv.FormatUint(id, 10))
+	b.WriteString("\ndata: ")
+	b.Write(body)
+	b.WriteString("\n\n")
+	return s.write(b.Bytes())
+}
+
+func (s *sse) comment(text string) error { return s.write([]byte(": " + text + "\n\n")) }
+
+func (s *sse) write(b []byte) error {
+	// Not every writer has deadlines; without one the server's own hold.
+	_ = s.control.SetWriteDeadline(time.Now().Add(s.stall))
+	if _, err := s.w.Write(b); err != nil {
+		return errReaderGone
+	}
+	if err := s.control.Flush(); err != nil {
+		return errReaderGone
+	}
+	return nil
+}
