@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/a2a"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
+)
+
+// guests gives the engine the links of the fleet.
+type guests struct{ fleet *fleet.Fleet }
+
+func (g guests) Guest(ctx context.Context, id instance.ID) (engine.Guest, error) {
+	link, err := g.fleet.Guest(ctx, id)
+	if err != nil {
+		return nil, err // not a nil *Link in a non-nil interface
+	}
+	return link, nil
+}
+
+// agentsHandler serves the A2A surface of every instance.
+func agentsHandler(d *daemon, url string) http.Handler {
+	return a2a.New(a2a.Config{
+		Instances: agents{fleet: d.fleet}, Tasks: d.engine, Store: d.db,
+		Caller: func(ctx context.Context) a2a.Caller {
+			p, _ := auth.FromContext(ctx)
+			admin := p.Has(auth.ScopeAdmin)
+			return a2a.Caller{Name: p.Name, AllTasks: admin, SeesHost: d.cfg.DiscloseHost && admin}
+		},
+		PublicURL: url, Log: d.log,
+	})
+}
+
+// agents describes the fleet's instances as A2A agents.
+type agents struct{ fleet *fleet.Fleet }
+
+// Instance implements a2a.Instances.
+func (a agents) Instance(ctx context.Context, id instance.ID) (a2a.Agent, error) {
+	p, err := a.fleet.Plan(ctx, id)
+	if f := instance.AsFault(err); err != nil && f.Code == "instance.not_found" {
+		return a2a.Agent{}, errors.Join(a2a.ErrUnknownInstance, err)
+	}
+	if err != nil {
+		return a2a.Agent{}, err
+	}
+	v, err := a.fleet.Get(ctx, id.String())
+	if err != nil {
+		return a2a.Agent{}, errors.Join(a2a.ErrUnknownInstance, err) // removed in between
+	}
+	agent := a2a.Agent{
+		ID: id, Name: p.Agent.Name, Description: p.Agent.Description, Version: p.Agent.Version,
+		Loadout: p.Loadout, Kind: v.Kind, Provider: v.Provider, ImageRef: v.ImageRef,
+		Capabilities: v.Capabilities, Host: v.Host,
+		Workspace: p.Workspace.Path, User: p.Agent.User, Env: p.Env, Runners: p.Runners,
+	}
+	for _, s := range p.Agent.Skills {
+		agent.Skills = append(agent.Skills, a2a.Skill(s))
+	}
+	return agent, nil
+}

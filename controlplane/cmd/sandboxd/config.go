@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth/localhost"
+)
+
+// defaultListen is loopback: nothing leaves the host unless asked for.
+const defaultListen = "127.0.0.1:8420"
+
+// config is what serve needs. Every field is a flag.
+type config struct {
+	StateDir     string
+	ImageDir     string // empty: <StateDir>/images
+	Listen       string
+	PublicURL    string // empty: made from the address listened on
+	LibvirtURI   string // empty: embedded below StateDir
+	User         string // of the hypervisor, when the daemon is root
+	Vsock        string
+	Accel        string
+	AgentPath    string // of sandbox-agent, for the host provider
+	HostKind     bool   // offer runtime kind "host"
+	DiscloseHost bool   // publish runtime.host
+
+	StopMachines bool
+	StopTimeout  time.Duration
+	LogLevel     slog.Level
+	LogFormat    string
+}
+
+func serveCommand() *cobra.Command {
+	var c config
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the daemon",
+		Long: `Run the daemon: boot machines, serve the management API at /api/v1 and one
+A2A address per instance at /agents/{id}.
+
+Machines outlive the daemon: after a stop, a crash or an upgrade the next one
+finds them again. --stop-machines ends them in order instead.
+
+An administrator's token is made at the first start; sandboxctl on this host
+finds server and token by itself.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.complete(); err != nil {
+				return err
+			}
+			return serve(cmd.Context(), c, cmd.OutOrStdout(), newLogger(c, os.Stderr))
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&c.StateDir, "state-dir", "", "directory of all state (default: "+stateDirHelp()+")")
+	f.StringVar(&c.ImageDir, "image-dir", "", "image store (default: images in the state directory)")
+	f.StringVar(&c.Listen, "listen", defaultListen, "`address` to listen on")
+	f.StringVar(&c.PublicURL, "public-url", "", "`URL` clients reach this server at, published in AgentCards (default: from --listen)")
+	f.StringVar(&c.LibvirtURI, "libvirt-uri", "", "`URI` of libvirt (default: embedded in this process, below the state directory)")
+	f.StringVar(&c.User, "hypervisor-user", "sandbox-qemu", "unprivileged `user` that QEMU runs as when the daemon is root")
+	f.StringVar(&c.Vsock, "vsock", "auto", "how guests are reached: auto, vhost-vsock or vhost-user-vsock")
+	f.StringVar(&c.Accel, "accelerator", "auto", "auto (KVM where it is proven), kvm (insist) or tcg (emulate)")
+	f.StringVar(&c.AgentPath, "agent", "", "`path` of sandbox-agent for the host provider (default: beside this program)")
+	f.BoolVar(&c.HostKind, "enable-host-provider", false, "offer runtime kind \"host\": agents run on this host with full access to it")
+	f.BoolVar(&c.DiscloseHost, "disclose-host", false, "publish this host's name as runtime.host in tasks")
+	f.BoolVar(&c.StopMachines, "stop-machines", false, "stop all machines in order when the daemon ends")
+	f.DurationVar(&c.StopTimeout, "stop-timeout", 2*time.Minute, "with --stop-machines: how long they may take")
+	f.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	f.StringVar(&c.LogFormat, "log-format", "text", "text or json")
+	return cmd
+}
+
+func stateDirHelp() string {
+	dir, err := localhost.DefaultStateDir()
+	if err != nil {
+		return "none: set it"
+	}
+	return dir
+}
+
+// complete fills in defaults and checks what can be checked without acting.
+func (c *config) complete() (err error) {
+	if c.StateDir == "" {
+		if c.StateDir, err = localhost.DefaultStateDir(); err != nil {
+			return fmt.Errorf("cannot choose a state directory, set --state-dir: %w", err)
+		}
+	}
+	if c.StateDir, err = filepath.Abs(c.StateDir); err != nil {
+		return fmt.Errorf("--state-dir: %w", err)
+	}
+	if c.ImageDir == "" {
+		c.ImageDir = filepath.Join(c.StateDir, "images")
+	}
+	if c.ImageDir, err = filepath.Abs(c.ImageDir); err != nil {
+		return fmt.Errorf("--image-dir: %w", err)
+	}
+	if err := oneOf("--vsock", c.Vsock, "auto", "vhost-vsock", "vhost-user-vsock"); err != nil {
+		return err
+	}
+	if err := oneOf("--accelerator", c.Accel, "auto", "kvm", "tcg"); err != nil {
+		return err
+	}
+	return oneOf("--log-format", c.LogFormat, "text", "json")
+}
+
+func oneOf(flag, got string, want ...string) error {
+	for _, w := range want {
+		if got == w {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s %q: want one of %v", flag, got, want)
+}
+
+func newLogger(c config, w *os.File) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: c.LogLevel}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}
