@@ -35,6 +35,7 @@ var arrows = []arrow{
 	{"controlplane/vm/libvirt", "api/agent/v1", "the serial number by which the agent finds its root disk"},
 	{"controlplane/vm/libvirt", "controlplane/vsock/...", "how this driver dials"},
 	{"controlplane/vm/libvirt", "images/initramfs", "appends the boot configuration to the initramfs"},
+	{"controlplane/vm/host", "api/agent/v1", "reads the boot configuration; the agent has one port"},
 	{"controlplane/vsock/...", "controlplane/vsock", "dialers share its errors"},
 	{"controlplane/vsock/vhostuser/...", "controlplane/vsock/vhostuser/...", "the parts of one device: rings, streams, endpoint"},
 
@@ -80,6 +81,10 @@ var arrows = []arrow{
 
 	// Surfaces.
 	{"controlplane/auth", "controlplane/instance", "refusals are faults"},
+	{"controlplane/a2a", "api/extensions", "publishes and enforces these extensions"},
+	{"controlplane/a2a", "controlplane/instance", "one agent is one instance; maps faults to the wire"},
+	{"controlplane/a2a", "controlplane/task", "shows tasks and their events"},
+	{"controlplane/a2a", "controlplane/runner/...", "hands messages to the runners"},
 	{"controlplane/management", "api/management/v1", "serves this contract"},
 	{"controlplane/management", "controlplane/auth", "for principals with a scope"},
 	{"controlplane/management", "controlplane/fleet", "over the fleet"},
@@ -99,6 +104,8 @@ var arrows = []arrow{
 
 	// The guest.
 	{"guestagent/...", "api/agent/v1", "serves this contract, within its limits"},
+	{"guestagent/boot", "guestagent/identity", "gives the machine its names and accounts"},
+	{"guestagent/boot", "guestagent/workspace", "makes the directories that were asked for"},
 	{"guestagent/command", "guestagent/identity", "commands run as an account"},
 	{"guestagent/command", "guestagent/workspace", "beneath a root"},
 	{"guestagent/serve", "guestagent/command", "runs commands"},
