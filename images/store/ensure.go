@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -135,9 +136,15 @@ func (s *Store) check(ctx context.Context, d images.Digest) (*mismatch, error) {
 	if got != d {
 		return &mismatch{MismatchError: &MismatchError{Path: path, Want: d, Got: got}, looks: seen}, nil
 	}
-	v.looks, v.done = seen, true
+	// A file changed so lately could change again within the same tick of the
+	// file system's clock, and look the same. It is hashed once more next time.
+	v.looks, v.done = seen, time.Since(time.Unix(seen.ctime.Unix())) > settled
 	return nil, nil
 }
+
+// settled is how old a file's last change must be for its looks to be trusted:
+// well above the tick of any file system's clock.
+const settled = 100 * time.Millisecond
 
 // hashFile hashes a file that nobody may be writing to.
 func hashFile(ctx context.Context, path string) (images.Digest, looks, error) {

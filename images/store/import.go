@@ -22,7 +22,7 @@ type Files struct {
 	Initramfs string
 }
 
-// maxHistory bounds how many manifests a name remembers.
+// maxHistory bounds how many root disks a name remembers.
 const maxHistory = 64
 
 // Import copies files into the store and makes the manifest the one its name
@@ -172,7 +172,7 @@ func (s *Store) point(m images.Manifest) error {
 	}
 	n := name{Manifests: []entry{{Manifest: d, RootDisk: m.RootDisk.Digest}}}
 	for _, e := range old.Manifests {
-		if e.Manifest != d && len(n.Manifests) < maxHistory {
+		if e.RootDisk != m.RootDisk.Digest && len(n.Manifests) < maxHistory {
 			n.Manifests = append(n.Manifests, e)
 		}
 	}

@@ -74,8 +74,8 @@ func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
 
 // name is the content of a file in names/.
 type name struct {
-	// Manifests are manifest digests, newest first. Several may have the same
-	// root disk: the newest counts.
+	// Manifests are newest first, one for each root disk: a newer kernel or
+	// agent around the same root disk takes the place of the older.
 	Manifests []entry `json:"manifests"`
 }
 
@@ -147,15 +147,11 @@ func (s *Store) Lookup(ref images.Ref) (images.Manifest, error) {
 		return images.Manifest{}, err
 	}
 	pin := &PinError{Ref: ref}
-	seen := map[images.Digest]bool{}
 	for _, e := range n.Manifests {
 		if ref.Digest == "" || e.RootDisk == ref.Digest {
 			return s.readManifest(ref.Name, e)
 		}
-		if !seen[e.RootDisk] {
-			seen[e.RootDisk] = true
-			pin.Have = append(pin.Have, e.RootDisk)
-		}
+		pin.Have = append(pin.Have, e.RootDisk)
 	}
 	return images.Manifest{}, pin
 }
