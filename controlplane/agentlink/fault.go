@@ -30,6 +30,8 @@ const (
 	CodeProtocol      = "agent.protocol_violation" // guest: it broke the contract or lied
 	CodeUnresponsive  = "agent.unresponsive"       // guest: connected, but no answer in time
 	CodeUnreachable   = "agent.unreachable"        // host: no connection in time
+	CodeGone          = "machine.gone"             // guest: wraps vm.ErrGone
+	CodeRefused       = "agent.refused"            // guest: it will not speak to us
 	CodeWrongInstance = "agent.wrong_instance"     // guest: another machine answered
 	CodeVersion       = "agent.version"            // guest: no common protocol version
 	CodeInternal      = "agent.internal"           // guest: the agent failed

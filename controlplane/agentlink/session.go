@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
@@ -83,7 +85,8 @@ func (l *Link) open(ctx context.Context) (*session, error) {
 	cancel()
 	if err != nil {
 		if errors.Is(err, vm.ErrGone) {
-			return nil, fault(instance.Guest, "machine.gone", "", fmt.Errorf("cannot dial agent of instance %q: %w", l.opts.InstanceID, err))
+			return nil, fault(instance.Guest, CodeGone, "",
+				fmt.Errorf("cannot dial agent of instance %q: %w", l.opts.InstanceID, err))
 		}
 		return nil, fmt.Errorf("cannot dial agent: %w", err)
 	}
@@ -141,6 +144,10 @@ func (l *Link) greet(ctx context.Context, c agentv1.AgentClient) (*agentv1.Hello
 		HostVersion:      l.opts.HostVersion,
 		HostTime:         timestamppb.Now(),
 	})
+	if status.Code(err) == codes.FailedPrecondition {
+		return nil, fault(instance.Guest, CodeRefused, "remove the machine, or rebuild the images if the versions differ",
+			fmt.Errorf("cannot use agent: it refused to answer: %s", guestText(status.Convert(err).Message())))
+	}
 	if err != nil {
 		// No fault yet: the agent may only just be starting.
 		return nil, errors.New(statusFault("greet agent", err, nil).Error())

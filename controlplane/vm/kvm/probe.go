@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"time"
 	"unsafe"
@@ -54,14 +55,21 @@ type report struct {
 	Trouble string `json:"trouble,omitempty"`
 }
 
-// ProbeMain runs the image by raw ioctls on the device named in args
-// (/dev/kvm if none), writes the letters of the stages and a report to stdout,
-// and returns the exit status. It may hang: only a child process may call it.
-func ProbeMain(args []string, stdout io.Writer) int {
-	device := "/dev/kvm"
-	if len(args) > 0 {
-		device = args[0]
+// probeDevice is the environment variable that tells ProbeMain which device.
+const probeDevice = "SANDBOX_KVM_DEVICE"
+
+// ProbeMain runs the image by raw ioctls, writes the letters of the stages and
+// a report to the standard output, and returns the exit status. It may hang:
+// only a child process may call it.
+func ProbeMain() int {
+	device := os.Getenv(probeDevice)
+	if device == "" {
+		device = "/dev/kvm"
 	}
+	return probe(device, os.Stdout)
+}
+
+func probe(device string, stdout io.Writer) int {
 	runtime.LockOSThread() // a VCPU belongs to a thread
 	defer runtime.UnlockOSThread()
 	var r report

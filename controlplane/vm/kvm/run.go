@@ -113,8 +113,8 @@ func waitLocked(cmd *exec.Cmd, started chan<- error, ended chan<- struct{}) {
 // probe runs the image by raw ioctls in a child process.
 func (o Options) probe(ctx context.Context) (outcome, error) {
 	res := outcome{way: "by ioctl"}
-	args := append(o.ProbeCommand[1:len(o.ProbeCommand):len(o.ProbeCommand)], o.Device)
-	cmd := exec.Command(o.ProbeCommand[0], args...) //nolint:noctx // runChild ends it
+	cmd := exec.Command(o.ProbeCommand[0], o.ProbeCommand[1:]...) //nolint:noctx // runChild ends it
+	cmd.Env = append(os.Environ(), probeDevice+"="+o.Device)
 	c, err := runChild(ctx, cmd, o.Deadline, "")
 	if cerr := ctx.Err(); cerr != nil {
 		return res, cerr

@@ -81,7 +81,7 @@ func (s *suite) reopenRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s.driver = s.Reopen(t, s.driver)
+	s.reopen()
 	found, ok := s.find(t, m.id)
 	if !ok || !found.Running {
 		t.Fatalf("after the reopening the machine is listed as %+v, %v", found, ok)
@@ -144,7 +144,7 @@ func (s *suite) reopenEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := s.wait(t, m)
-	s.driver = s.Reopen(t, s.driver)
+	s.reopen()
 	var err error
 	if m.Instance, err = s.driver.Recover(s.ctx(t), m.handle); err != nil {
 		t.Fatalf("cannot recover an ended machine: %v", err)
@@ -188,7 +188,7 @@ func (s *suite) recoverUnknown(t *testing.T) {
 func (s *suite) list(t *testing.T) {
 	idle, running := s.make(t, "idle"), s.make(t, "running")
 	s.start(t, running)
-	s.driver = s.Reopen(t, s.driver)
+	s.reopen()
 	for _, m := range []*machine{idle, running} {
 		f, ok := s.find(t, m.id)
 		if !ok {

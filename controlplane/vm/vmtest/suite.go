@@ -28,7 +28,8 @@ type Factory struct {
 	// Required.
 	New func(t *testing.T) vm.Driver
 	// Reopen closes old and makes a driver on the same state directory, as
-	// a restarted daemon would. Required.
+	// a restarted daemon would. Its t is that of the whole suite, so that a
+	// t.Cleanup closes the new driver only after the last check. Required.
 	Reopen func(t *testing.T, old vm.Driver) vm.Driver
 	// Spec makes a complete specification of a small machine whose agent
 	// answers with that id. Required.
@@ -62,7 +63,7 @@ func Suite(t *testing.T, f Factory) {
 	if f.Parallel == 0 {
 		f.Parallel = 3
 	}
-	s := &suite{Factory: f, driver: f.New(t)}
+	s := &suite{Factory: f, t: t, driver: f.New(t)}
 	checks := []struct {
 		name string
 		run  func(*testing.T)
@@ -92,8 +93,12 @@ func Suite(t *testing.T, f Factory) {
 // the driver; only reopening replaces it.
 type suite struct {
 	Factory
+	t      *testing.T // of the whole suite
 	driver vm.Driver
 }
+
+// reopen replaces the driver.
+func (s *suite) reopen() { s.driver = s.Reopen(s.t, s.driver) }
 
 func (s *suite) ctx(t *testing.T) context.Context {
 	t.Helper()
@@ -154,7 +159,8 @@ func (s *suite) start(t *testing.T, m *machine) {
 // connect waits for the agent of a machine.
 func (s *suite) connect(t *testing.T, m *machine) *agentlink.Link {
 	t.Helper()
-	dial := func(ctx context.Context) (net.Conn, error) { return m.Dial(ctx, agentv1.Port) }
+	i := m.Instance // a reopened driver gives the machine another one
+	dial := func(ctx context.Context) (net.Conn, error) { return i.Dial(ctx, agentv1.Port) }
 	l, err := agentlink.Connect(s.ctx(t), dial, agentlink.Options{InstanceID: m.id, HostVersion: "vmtest"})
 	if err != nil {
 		t.Fatalf("cannot connect to %q: %v", m.name, err)
