@@ -68,7 +68,8 @@ sandboxctl:
 
 .PHONY: sandbox-agent
 sandbox-agent: # static: it runs on any root disk, and before there is one
-	CGO_ENABLED=0 $(GOBUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/sandbox-agent ./guestagent/cmd/sandbox-agent
+	@# Without its traces gRPC pulls in a third less: every machine holds this in memory.
+	CGO_ENABLED=0 $(GOBUILD) -tags grpcnotrace -ldflags '$(LDFLAGS)' -o $(BIN)/sandbox-agent ./guestagent/cmd/sandbox-agent
 
 .PHONY: images
 images: setup sandbox-agent ## Build the images into .build/images (once for the same inputs)
