@@ -154,9 +154,8 @@ func (m *machine) removeTraces() error {
 		return nil
 	}
 	m.d.files.drop(path)
-	errs := []error{removeFile(path)}
-	dirs, err := filepath.Glob(filepath.Join(m.d.root.Dir, "lib", "qemu", "domain-*-"+m.name))
-	errs = append(errs, err)
+	dirs, err := embedded.Traces(m.d.root.Dir, m.name)
+	errs := []error{removeFile(path), removeFile(path + rotated), err}
 	for _, dir := range dirs {
 		errs = append(errs, os.RemoveAll(dir))
 	}

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
+	"iter"
 	"log/slog"
 	"net"
 	"os"
@@ -28,13 +30,21 @@ const testPort = 512
 // guestFiles are what the driver's own machines boot from.
 type guestFiles struct{ kernel, initramfs, disk string }
 
+// guestParts is the directory of the guest's kernel and modules; the test is
+// skipped without.
+func guestParts(t *testing.T) string {
+	t.Helper()
+	parts := os.Getenv("SANDBOX_TEST_GUEST")
+	if _, err := os.Stat(filepath.Join(parts, "vmlinux")); parts == "" || err != nil {
+		t.Skip("no guest kernel in SANDBOX_TEST_GUEST; run: make images, then make test")
+	}
+	return parts
+}
+
 // guest builds the test guest once per test, or skips.
 func guest(t *testing.T) guestFiles {
 	t.Helper()
-	parts := os.Getenv("SANDBOX_TEST_GUEST")
-	if parts == "" {
-		t.Skip("no guest kernel in SANDBOX_TEST_GUEST; run: make images, then make test")
-	}
+	parts := guestParts(t)
 	dir := openDir(t)
 	g := guestFiles{kernel: filepath.Join(dir, "vmlinux"), initramfs: filepath.Join(dir, "initramfs"), disk: filepath.Join(dir, "disk.qcow2")}
 	kernel, err := os.ReadFile(filepath.Join(parts, "vmlinux"))
@@ -196,4 +206,22 @@ func leftovers(t *testing.T, d *Driver, id instance.ID) []string {
 		t.Fatal(err)
 	}
 	return left
+}
+
+// pidOf is the pid of a machine's hypervisor.
+func pidOf(t *testing.T, id instance.ID) int {
+	t.Helper()
+	pid, err := embedded.FindMachine(domainName(id), string(id))
+	if err != nil || pid == 0 {
+		t.Fatalf("cannot find the hypervisor of %q: %v", id, err)
+	}
+	return pid
+}
+
+// lines yields what a process prints until it ends.
+func lines(r io.Reader) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for s := bufio.NewScanner(r); s.Scan() && yield(s.Text()); {
+		}
+	}
 }

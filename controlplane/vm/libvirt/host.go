@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -31,9 +32,18 @@ func (d *Driver) inspect() lack {
 	if runtime.GOARCH != "amd64" {
 		return lack{reason: "machines are described for x86_64 only, this host is " + runtime.GOARCH}
 	}
-	if _, err := exec.LookPath(d.emulator()); err != nil {
+	name := d.cfg.Emulator
+	if name == "" {
+		name = "qemu-system-x86_64"
+	}
+	path, err := exec.LookPath(name)
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err != nil {
 		return lack{fmt.Sprintf("cannot find QEMU: %v", err), "apt-get install --no-install-recommends qemu-system-x86"}
 	}
+	d.qemu.path, d.emulator = path, path
 	if _, err := exec.LookPath("qemu-img"); err != nil {
 		return lack{fmt.Sprintf("cannot find qemu-img: %v", err), "apt-get install --no-install-recommends qemu-utils"}
 	}
@@ -136,7 +146,57 @@ func (a *accelerator) ask(ctx context.Context, prove func(context.Context) (bool
 }
 
 func (d *Driver) kvm(ctx context.Context) (bool, string) {
+	if reason := d.kvmClosed(); reason != "" {
+		return false, reason
+	}
 	return d.accel.ask(ctx, d.cfg.Accelerator)
+}
+
+const kvmDevice = "/dev/kvm"
+
+// kvmClosed says why the hypervisors' user may not use KVM, whether or not it
+// works; "" when it may.
+func (d *Driver) kvmClosed() string {
+	ok, err := permits(d.user, kvmDevice, mayRead|mayWrite)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return "the host has no " + kvmDevice
+	case err != nil:
+		return err.Error()
+	case !ok:
+		return fmt.Sprintf("user %q, which runs the hypervisors, may not open %s (run: usermod -a -G kvm %s)", d.user.Name, kvmDevice, d.user.Name)
+	}
+	return ""
+}
+
+// program is a binary whose version is asked for once.
+type program struct {
+	path string
+
+	mu    sync.Mutex
+	known string
+}
+
+var versionText = regexp.MustCompile(`\bversion (\d+(?:\.\d+)+)`)
+
+// version runs the program with --version. libvirt's own answer would be about
+// the QEMU it finds first, and may cost seconds.
+func (p *program) version(ctx context.Context) (string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.known != "" {
+		return p.known, nil
+	}
+	out, err := exec.CommandContext(ctx, p.path, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("cannot ask %q for its version: %w", p.path, err)
+	}
+	match := versionText.FindSubmatch(out)
+	if match == nil {
+		return "", fmt.Errorf("cannot read the version of %q", p.path)
+	}
+	p.known = string(match[1])
+	return p.known, nil
 }
 
 // warm makes libvirt ask QEMU what it can do, which takes seconds on a new
@@ -146,7 +206,7 @@ func (d *Driver) warm() {
 	if d.life.Err() != nil {
 		return
 	}
-	if _, err := d.session.conn.GetDomainCapabilities(d.emulator(), "x86_64", "q35", domainType(kvm), 0); err != nil {
+	if _, err := d.session.conn.GetDomainCapabilities(d.emulator, "x86_64", "q35", domainType(kvm), 0); err != nil {
 		d.log.Warn("cannot ask QEMU for its capabilities", "error", err)
 	}
 }
@@ -176,16 +236,17 @@ func (d *Driver) Capabilities(ctx context.Context) (vm.Capabilities, error) {
 		return c, nil
 	}
 	err := d.call(ctx, func() error {
-		if v, err := d.session.conn.GetLibVersion(); err == nil {
+		v, err := d.session.conn.GetLibVersion()
+		if err == nil {
 			c.Versions["libvirt"] = version(v)
 		}
-		if v, err := d.session.conn.GetVersion(); err == nil {
-			c.Versions["qemu"] = version(v)
-		}
-		return nil
+		return err
 	})
 	if err != nil {
-		return vm.Capabilities{}, fmt.Errorf("cannot ask libvirt for versions: %w", err)
+		return vm.Capabilities{}, fmt.Errorf("cannot ask libvirt for its version: %w", err)
+	}
+	if c.Versions["qemu"], err = d.qemu.version(ctx); err != nil {
+		return vm.Capabilities{}, err
 	}
 	return c, nil
 }

@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -77,6 +76,9 @@ type Driver struct {
 	way       Way
 	wayReason string
 	accel     accelerator
+	// emulator is what libvirt runs; qemu is the program behind it.
+	emulator string
+	qemu     program
 
 	session *session
 	reaper  *embedded.Reaper
@@ -175,7 +177,13 @@ func (d *Driver) prepareEmbedded(ctx context.Context) error {
 	if len(swept.Dropped)+len(swept.Killed) > 0 {
 		d.log.Warn("swept libvirt's root", "kept", swept.Kept, "dropped", swept.Dropped, "killed", swept.Killed)
 	}
-	return embedded.WriteConfig(d.root.Dir, d.user)
+	if err := embedded.WriteConfig(d.root.Dir, d.user); err != nil {
+		return err
+	}
+	if os.Geteuid() == 0 && d.kvmClosed() != "" {
+		d.emulator, err = embedded.Shim(d.root, d.qemu.path)
+	}
+	return err
 }
 
 // closeLimit bounds how long Close waits for libvirt calls that hang on a
@@ -250,14 +258,3 @@ func (d *Driver) uri() string {
 }
 
 func (d *Driver) machinesDir() string { return filepath.Join(d.root.Base, "machines") }
-
-func (d *Driver) emulator() string {
-	if d.cfg.Emulator != "" {
-		return d.cfg.Emulator
-	}
-	path, err := exec.LookPath("qemu-system-x86_64")
-	if err != nil {
-		return "/usr/bin/qemu-system-x86_64"
-	}
-	return path
-}

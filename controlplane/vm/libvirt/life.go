@@ -43,7 +43,9 @@ func (l *life) apply(e event) (ended bool) {
 		l.finish(vm.ExitKilled, "the hypervisor process ended")
 		return true
 	case e.qmp != nil:
-		if e.qmp.Event == "SHUTDOWN" {
+		// libvirt ends a machine that shuts down with a signal, which QEMU
+		// reports as well: the first word counts.
+		if e.qmp.Event == "SHUTDOWN" && l.shutdown == "" {
 			l.shutdown = shutdownReason(e.qmp.Details)
 		}
 		return false
@@ -74,6 +76,8 @@ func (l *life) stopped(detail lv.DomainEventStoppedDetailType) {
 		l.finish(vm.ExitPanic, "the guest's kernel reported a panic")
 	case l.ours:
 		l.finish(vm.ExitDestroyed, "")
+	case l.shutdown == "host-signal":
+		l.finish(vm.ExitKilled, "somebody sent the hypervisor a signal")
 	case detail == lv.DOMAIN_EVENT_STOPPED_SHUTDOWN:
 		l.finish(vm.ExitPowerOff, l.shutdown)
 	case detail == lv.DOMAIN_EVENT_STOPPED_DESTROYED:

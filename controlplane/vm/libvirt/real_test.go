@@ -2,15 +2,55 @@ package libvirt
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 )
 
-// openTest opens a driver on a new state directory.
-func openTest(t *testing.T, change func(*Config)) *Driver {
+// isolatedVar names the test that a process was started for.
+const isolatedVar = "SANDBOX_LIBVIRT_TEST"
+
+// isolated runs the calling test in a process of its own and reports whether
+// the caller is not in it: libvirt's driver knows one root per process.
+func isolated(t *testing.T) (elsewhere bool) {
 	t.Helper()
-	cfg := Config{StateDir: openDir(t), Log: testLog(t)}
+	if os.Getenv(isolatedVar) == t.Name() {
+		return false
+	}
+	guestParts(t) // skip here, not there
+	cmd := again(t, "")
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Fatalf("isolated test: %v", err)
+	}
+	return true
+}
+
+// phaseVar names the part that a process plays in a test of several.
+const phaseVar = "SANDBOX_LIBVIRT_PHASE"
+
+// again is a command that runs the same test in a new process.
+func again(t *testing.T, phase string, env ...string) *exec.Cmd {
+	t.Helper()
+	args := []string{"-test.run", "^" + t.Name() + "$", "-test.v", "-test.timeout", "10m"}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(append(os.Environ(), isolatedVar+"="+t.Name(), phaseVar+"="+phase), env...)
+	return cmd
+}
+
+func openOn(t *testing.T, dir string, change func(*Config)) *Driver {
+	t.Helper()
+	cfg := Config{StateDir: dir, Log: testLog(t)}
 	if change != nil {
 		change(&cfg)
 	}
@@ -26,32 +66,386 @@ func openTest(t *testing.T, change func(*Config)) *Driver {
 	return d
 }
 
-func TestMachine(t *testing.T) {
-	g := guest(t)
-	d := openTest(t, nil)
-	id := newID(t)
-	m, _, err := d.Create(within(t), g.spec(id))
+// boot makes and starts a machine that is gone without a trace at the end.
+func bootTest(t *testing.T, d *Driver, spec vm.Spec) *machine {
+	t.Helper()
+	m := createTest(t, d, spec)
+	if err := m.Start(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func createTest(t *testing.T, d *Driver, spec vm.Spec) *machine {
+	t.Helper()
+	i, _, err := d.Create(within(t), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := m.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
+	m, ok := i.(*machine)
+	if !ok {
+		t.Fatalf("created a %T", i)
+	}
+	t.Cleanup(func() { closeTest(t, d, m) })
+	return m
+}
+
+func closeTest(t *testing.T, d *Driver, m *machine) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	defer cancel()
+	if t.Failed() {
+		t.Logf("%+v", m.Diagnose(ctx))
+	}
+	if err := m.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if left := leftovers(t, d, m.id); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+func waitTest(t *testing.T, m vm.Instance, want vm.ExitReason) {
+	t.Helper()
+	exit, err := m.Wait(within(t))
+	if err != nil || exit.Reason != want {
+		t.Errorf("machine ended as %+v, %v; want %s", exit, err, want)
+	}
+}
+
+// TestMachine is one machine's life, and the ways it ends.
+func TestMachine(t *testing.T) {
+	if isolated(t) {
+		return
+	}
+	g := guest(t)
+	d := openOn(t, openDir(t), nil)
+	id := newID(t)
+	m := bootTest(t, d, g.spec(id))
+	if got := ask(t, m, "hello"); got != "hello" {
+		t.Errorf("guest says %q", got)
+	}
+	if diag := m.Diagnose(t.Context()); !strings.Contains(diag.Console, fmt.Sprintf("config {\"id\":%q} disk sandbox-root", id)) ||
+		diag.State != "running" || diag.Facts["pid"] == "" || !strings.Contains(diag.Hypervisor, "-uuid "+string(id)) {
+		t.Errorf("diagnosis is %+v", diag)
+	}
+	for _, end := range []struct {
+		word string
+		want vm.ExitReason
+	}{{"poweroff", vm.ExitPowerOff}, {"restart", vm.ExitPowerOff}, {"panic", vm.ExitPanic}} {
+		if err := m.Start(within(t)); err != nil {
+			t.Fatal(err)
 		}
-		if left := leftovers(t, d, id); len(left) > 0 {
-			t.Errorf("left behind: %q", left)
+		_ = ask(t, m, end.word)
+		waitTest(t, m, end.want)
+		if _, err := m.Dial(within(t), testPort); !errors.Is(err, vm.ErrGone) {
+			t.Errorf("dialing an ended machine answers %v", err)
+		}
+	}
+	if err := m.Start(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	m.mu.Lock()
+	pid := m.proc.pid
+	m.mu.Unlock()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	waitTest(t, m, vm.ExitKilled)
+}
+
+// TestDisk checks that the disk outlives a stop and the base is not written.
+func TestDisk(t *testing.T) {
+	if isolated(t) {
+		return
+	}
+	g := guest(t)
+	base := string(read(t, g.disk))
+	d := openOn(t, openDir(t), nil)
+	m := bootTest(t, d, g.spec(newID(t)))
+	if got := ask(t, m, "write"); got != "<nil>" {
+		t.Fatalf("guest says %q", got)
+	}
+	if err := m.Pause(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if s := m.Diagnose(t.Context()); s.State != "paused" {
+		t.Errorf("state is %q", s.State)
+	}
+	if err := m.Resume(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask(t, m, "read"); got != `"written"` {
+		t.Errorf("guest says %q", got)
+	}
+	if err := m.Stop(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	waitTest(t, m, vm.ExitDestroyed)
+	if err := m.Start(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask(t, m, "read"); got != `"written"` && got != `"\x00\x00\x00\x00\x00\x00\x00"` {
+		t.Errorf("guest says %q", got) // it was not synced: both are right
+	}
+	if string(read(t, g.disk)) != base {
+		t.Error("the shared base was written to")
+	}
+}
+
+// TestFlood checks that a guest cannot fill the host's disk by its console.
+func TestFlood(t *testing.T) {
+	if isolated(t) {
+		return
+	}
+	g := guest(t)
+	d := openOn(t, openDir(t), nil)
+	m := bootTest(t, d, g.spec(newID(t)))
+	if got := ask(t, m, "flood"); got != "done" {
+		t.Fatalf("guest says %q", got)
+	}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for ctx := within(t); ; {
+		now, nowErr := os.Stat(m.files.console())
+		old, oldErr := os.Stat(m.files.console() + rotated)
+		if nowErr == nil && oldErr == nil && now.Size() <= maxConsoleFile && old.Size() == maxConsoleFile {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("console is not bounded: %v %v", now, old)
+		}
+	}
+	if n := len(m.Diagnose(t.Context()).Console); n == 0 || n > maxConsole {
+		t.Errorf("console has %d bytes", n)
+	}
+}
+
+// TestHang checks that a hypervisor that answers nobody can be removed.
+func TestHang(t *testing.T) {
+	if isolated(t) {
+		return
+	}
+	g := guest(t)
+	d := openOn(t, openDir(t), nil)
+	m := bootTest(t, d, g.spec(newID(t)))
+	_ = ask(t, m, "hello")
+	m.mu.Lock()
+	pid := m.proc.pid
+	m.mu.Unlock()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := m.monitor(ctx).Run([]byte(`{"execute":"query-status"}`)); err == nil {
+		t.Error("a stopped hypervisor answers")
+	}
+	if diag := m.Diagnose(ctx); diag.State != "running" {
+		t.Errorf("diagnosis is %+v", diag)
+	}
+	closeTest(t, d, m)
+	waitTest(t, m, vm.ExitDestroyed)
+}
+
+// TestUndo fails every step of Create and Start in turn.
+func TestUndo(t *testing.T) {
+	if isolated(t) {
+		return
+	}
+	g := guest(t)
+	failing := ""
+	errStep := errors.New("this step fails")
+	d := openOn(t, openDir(t), func(c *Config) {
+		c.fail = func(step string) error {
+			if step == failing {
+				return errStep
+			}
+			return nil
 		}
 	})
+	id := newID(t)
+	for _, failing = range []string{"directory", "console", "initramfs", "overlay", "record"} {
+		if _, _, err := d.Create(within(t), g.spec(id)); !errors.Is(err, errStep) {
+			t.Fatalf("%s: create answers %v", failing, err)
+		}
+		if left := leftovers(t, d, id); len(left) > 0 {
+			t.Errorf("%s: left behind: %q", failing, left)
+		}
+		if list, err := d.List(within(t)); err != nil || len(list) != 0 {
+			t.Errorf("%s: list is %v, %v", failing, list, err)
+		}
+	}
+	failing = ""
+	m := createTest(t, d, g.spec(id))
+	before := leftovers(t, d, id)
+	for _, failing = range []string{"check", "link", "journal", "domain", "process", "cgroup", "plug", "resume", "journal running"} {
+		if err := m.Start(within(t)); !errors.Is(err, errStep) {
+			t.Fatalf("%s: start answers %v", failing, err)
+		}
+		if left := leftovers(t, d, id); !slices.Equal(left, before) {
+			t.Errorf("%s: left behind: %q, was %q", failing, left, before)
+		}
+		if _, err := m.Wait(within(t)); err == nil {
+			t.Errorf("%s: a machine that never ran has ended", failing)
+		}
+	}
+	failing = ""
 	if err := m.Start(within(t)); err != nil {
 		t.Fatal(err)
 	}
 	if got := ask(t, m, "hello"); got != "hello" {
 		t.Errorf("guest says %q", got)
 	}
-	t.Logf("%+v", m.Diagnose(t.Context()))
-	_ = ask(t, m, "poweroff")
-	exit, err := m.Wait(within(t))
-	if err != nil || exit.Reason != vm.ExitPowerOff {
-		t.Errorf("machine ended as %+v, %v", exit, err)
+}
+
+// TestRecover kills the process that runs the driver and takes its machines
+// over in another.
+func TestRecover(t *testing.T) {
+	guestParts(t)
+	switch os.Getenv(phaseVar) {
+	case "first":
+		recoverFirst(t)
+		return
+	case "second":
+		recoverSecond(t)
+		return
+	}
+	g := guest(t)
+	dir := openDir(t)
+	ids := []instance.ID{newID(t), newID(t), newID(t), newID(t)}
+	env := []string{"TEST_DIR=" + dir, fmt.Sprintf("TEST_IDS=%s %s %s %s", ids[0], ids[1], ids[2], ids[3]),
+		"TEST_GUEST=" + g.kernel + " " + g.initramfs + " " + g.disk}
+	first := again(t, "first", env...)
+	out, err := first.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Stderr = t.Output()
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ready := false
+	for line := range lines(out) {
+		t.Log("first: ", line)
+		if strings.Contains(line, "all machines run") {
+			ready = true
+			break
+		}
+	}
+	if err := first.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Wait()
+	if !ready {
+		t.Fatal("the first process has not come far enough")
+	}
+	// One machine dies while nobody watches.
+	if err := syscall.Kill(pidOf(t, ids[1]), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	second := again(t, "second", env...)
+	text, err := second.CombinedOutput()
+	t.Logf("%s", text)
+	if err != nil {
+		t.Fatalf("second: %v", err)
+	}
+}
+
+func recoverParts(t *testing.T) (string, []instance.ID, guestFiles) {
+	t.Helper()
+	var ids []instance.ID
+	for _, id := range strings.Fields(os.Getenv("TEST_IDS")) {
+		ids = append(ids, instance.ID(id))
+	}
+	g := strings.Fields(os.Getenv("TEST_GUEST"))
+	return os.Getenv("TEST_DIR"), ids, guestFiles{g[0], g[1], g[2]}
+}
+
+func recoverFirst(t *testing.T) {
+	dir, ids, g := recoverParts(t)
+	d := openOn(t, dir, nil)
+	for i, id := range ids {
+		m, _, err := d.Create(within(t), g.spec(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 2 {
+			continue // is never started
+		}
+		if err := m.Start(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		if got := ask(t, m, "hello"); got != "hello" {
+			t.Errorf("guest says %q", got)
+		}
+		if p, ok := m.(vm.Pauser); ok && i == 3 {
+			if err := p.Pause(within(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	fmt.Println("all machines run")
+	<-t.Context().Done() // until we are killed
+}
+
+func recoverSecond(t *testing.T) {
+	dir, ids, _ := recoverParts(t)
+	d := openOn(t, dir, nil)
+	list, err := d.List(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := map[instance.ID]bool{}
+	for _, f := range list {
+		running[f.ID] = f.Running
+	}
+	if len(list) != 4 || !running[ids[0]] || running[ids[1]] || running[ids[2]] || !running[ids[3]] {
+		t.Fatalf("list is %+v", list)
+	}
+	machines := map[instance.ID]vm.Instance{}
+	for _, f := range list {
+		m, err := d.Recover(within(t), f.Handle)
+		if err != nil {
+			t.Fatal(err)
+		}
+		machines[f.ID] = m
+	}
+	if got := ask(t, machines[ids[0]], "still here"); got != "still here" {
+		t.Errorf("guest says %q", got)
+	}
+	waitTest(t, machines[ids[1]], vm.ExitUnknown)
+	if err := machines[ids[1]].Start(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask(t, machines[ids[1]], "again"); got != "again" {
+		t.Errorf("guest says %q", got)
+	}
+	if _, err := machines[ids[2]].Wait(within(t)); err == nil {
+		t.Error("a machine that was never started has ended")
+	}
+	p, ok := machines[ids[3]].(vm.Pauser)
+	if !ok {
+		t.Fatal("machine cannot be resumed")
+	}
+	if err := p.Resume(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask(t, machines[ids[3]], "resumed"); got != "resumed" {
+		t.Errorf("guest says %q", got)
+	}
+	for _, m := range machines {
+		if m, ok := m.(*machine); ok {
+			closeTest(t, d, m)
+		}
+	}
+	if list, err = d.List(within(t)); err != nil || len(list) != 0 {
+		t.Errorf("list is %+v, %v", list, err)
+	}
+	_, err = d.Recover(within(t), vm.Handle{Driver: driverName, Version: 1, Data: fmt.Appendf(nil, `{"id":%q}`, ids[0])})
+	if !errors.Is(err, vm.ErrGone) {
+		t.Errorf("recovering a removed machine answers %v", err)
 	}
 }

@@ -175,7 +175,7 @@ func (b *boot) define(context.Context) error {
 
 func (m *machine) design(kvm bool) design {
 	d := design{
-		spec: m.record.spec(), name: m.name, owner: m.d.owner, emulator: m.d.emulator(),
+		spec: m.record.spec(), name: m.name, owner: m.d.owner, emulator: m.d.emulator,
 		kvm: kvm, way: m.d.way, files: m.files,
 	}
 	if !m.d.embedded() && os.Geteuid() == 0 {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -120,7 +119,7 @@ func prove(path, name string) (status, string) {
 		return st, "its hypervisor was never started"
 	}
 	args, err := cmdline(st.PID)
-	if err != nil {
+	if err != nil || len(args) == 0 {
 		return st, fmt.Sprintf("its hypervisor (pid %d) is gone", st.PID)
 	}
 	if !(Process{PID: st.PID, Args: args}).IsMachine(st.Domain.Name, st.Domain.UUID) {
@@ -175,40 +174,56 @@ func end(ctx context.Context, pid int, still func(Process) bool) error {
 
 // leftovers removes the directories of ended probes and machines.
 func leftovers(root string, kept map[string]string) error {
-	dir := filepath.Join(root, "lib", "qemu")
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
+	traces, err := Traces(root, "")
 	if err != nil {
-		return fmt.Errorf("cannot sweep %q: %w", dir, err)
+		return err
 	}
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), "qmp-") && !abandoned(e.Name(), kept) {
+	for _, path := range traces {
+		if live(filepath.Base(path), kept) {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+		if err := os.RemoveAll(path); err != nil {
 			return fmt.Errorf("cannot sweep: %w", err)
 		}
 	}
 	return nil
 }
 
-// abandoned reports whether a name is that of a machine's directory,
-// "domain-<id>-<name>", without a machine. libvirt cuts the name at 20 bytes.
-func abandoned(entry string, kept map[string]string) bool {
-	rest, ok := strings.CutPrefix(entry, "domain-")
-	if !ok {
-		return false
+// maxShortName is where libvirt cuts a machine's name in a directory's.
+const maxShortName = 20
+
+// Traces returns the directories that libvirt has made for machines beneath
+// its root and may leave there; those of probes too, when name is empty.
+func Traces(root, name string) ([]string, error) {
+	if name = name[:min(len(name), maxShortName)]; name == "" {
+		name = "*"
 	}
-	id, name, ok := strings.Cut(rest, "-")
-	if _, err := strconv.Atoi(id); err != nil || !ok {
+	patterns := []string{"domain-*-" + name, "channel/target/domain-*-" + name, "ram/*-" + name}
+	if name == "*" {
+		patterns = append(patterns, "qmp-*")
+	}
+	var found []string
+	for _, pattern := range patterns {
+		paths, err := filepath.Glob(filepath.Join(root, "lib", "qemu", pattern))
+		if err != nil {
+			return nil, fmt.Errorf("cannot look for traces of machines: %w", err)
+		}
+		found = append(found, paths...)
+	}
+	return found, nil
+}
+
+// live reports whether a directory, "[domain-]<id>-<name>", is that of a
+// machine that runs.
+func live(entry string, kept map[string]string) bool {
+	_, name, ok := strings.Cut(strings.TrimPrefix(entry, "domain-"), "-")
+	if !ok || strings.HasPrefix(entry, "qmp-") {
 		return false
 	}
 	for full := range kept {
-		if full[:min(len(full), 20)] == name {
-			return false
+		if full[:min(len(full), maxShortName)] == name {
+			return true
 		}
 	}
-	return true
+	return false
 }
