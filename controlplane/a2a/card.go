@@ -12,18 +12,22 @@ import (
 )
 
 // card is an AgentCard of A2A 1.0. No list is ever null.
+//
+// It has no securityRequirements: the form of the protocol's definition,
+// {"schemes":{"bearer":{"list":[]}}}, makes a2a-go v2.4.0 refuse the whole
+// card, and its own, {"schemes":{"bearer":[]}}, the SDKs that read ProtoJSON.
+// The scheme is declared, and an answer 401 challenges for it.
 type card struct {
-	Name                 string           `json:"name"`
-	Description          string           `json:"description"`
-	SupportedInterfaces  []cardInterface  `json:"supportedInterfaces"`
-	Provider             *Provider        `json:"provider,omitempty"`
-	Version              string           `json:"version"`
-	Capabilities         capabilities     `json:"capabilities"`
-	SecuritySchemes      map[string]any   `json:"securitySchemes"`
-	SecurityRequirements []map[string]any `json:"securityRequirements"`
-	DefaultInputModes    []string         `json:"defaultInputModes"`
-	DefaultOutputModes   []string         `json:"defaultOutputModes"`
-	Skills               []Skill          `json:"skills"`
+	Name                string          `json:"name"`
+	Description         string          `json:"description"`
+	SupportedInterfaces []cardInterface `json:"supportedInterfaces"`
+	Provider            *Provider       `json:"provider,omitempty"`
+	Version             string          `json:"version"`
+	Capabilities        capabilities    `json:"capabilities"`
+	SecuritySchemes     map[string]any  `json:"securitySchemes"`
+	DefaultInputModes   []string        `json:"defaultInputModes"`
+	DefaultOutputModes  []string        `json:"defaultOutputModes"`
+	Skills              []Skill         `json:"skills"`
 }
 
 type cardInterface struct {
@@ -52,9 +56,6 @@ func newCard(a Agent, base string, provider Provider) card {
 		SecuritySchemes: map[string]any{"bearer": map[string]any{
 			"httpAuthSecurityScheme": map[string]any{"scheme": "Bearer"},
 		}},
-		SecurityRequirements: []map[string]any{
-			{"schemes": map[string]any{"bearer": map[string]any{"list": []string{}}}},
-		},
 		DefaultInputModes:  []string{"text/plain"},
 		DefaultOutputModes: []string{"text/plain", "application/octet-stream"},
 		Skills:             make([]Skill, 0, len(a.Skills)+1),

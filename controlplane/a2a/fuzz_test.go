@@ -1,0 +1,52 @@
+package a2a_test
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"testing"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/a2a"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/sqlite"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
+)
+
+// closedTasks takes no work, so that fuzzing starts no processes.
+type closedTasks struct{ done chan struct{} }
+
+func (closedTasks) Submit(context.Context, engine.Submission) (task.Record, error) {
+	return task.Record{}, engine.ErrClosed
+}
+
+func (closedTasks) Cancel(context.Context, string) (task.Record, error) {
+	return task.Record{}, task.ErrNotFound
+}
+func (closedTasks) Changed(string) <-chan struct{} { return nil }
+func (c closedTasks) Done() <-chan struct{}        { return c.done }
+
+func fuzzHandler(f *testing.F) (http.Handler, *sqlite.DB) {
+	f.Helper()
+	db, err := sqlite.Open(f.Context(), filepath.Join(f.TempDir(), "db"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = db.Close() })
+	return a2a.New(a2a.Config{
+		Instances: agents(), Tasks: closedTasks{}, Store: db, PublicURL: "http://x",
+		Caller: func(context.Context) a2a.Caller { return a2a.Caller{Name: "fuzz"} },
+	}), db
+}
+
+func serve(t *testing.T, h http.Handler, path string, body []byte) *httptest.ResponseRecorder {
+	t.Helper()
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, bytes.NewReader(body))
+	for k, v := range good {
+		req.Header.Set(k, v)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, req)
+	return w
+}
