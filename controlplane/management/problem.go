@@ -1,10 +1,12 @@
 package management
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/gorilla/mux"
@@ -48,9 +50,9 @@ func (e invalid) or(code string) error {
 // in the log: it may hold paths and addresses, and tells a caller nothing.
 func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	fault := asFault(err)
-	if r.Context().Err() != nil {
-		// The client has gone or the server is: what came of the request is
-		// for the log alone.
+	if r.Context().Err() != nil && (fault.Code == codeInternal || errors.Is(err, context.Canceled)) {
+		// The client has gone or the server is: what came of that is for the
+		// log alone.
 		a.logFrom(r).Debug("request abandoned", "error", err)
 		fault = &instance.Fault{Blame: instance.Host, Code: codeAbandoned, Hint: "try again", Err: errAbandoned}
 	}
@@ -135,7 +137,12 @@ func (a *api) badParameter(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(err, &many):
 		field = many.ParamName
 	}
-	a.fail(w, r, invalid{{Field: field, Message: err.Error(), Code: "parameter.invalid"}}.or(codeInvalidParameter))
+	message := err.Error()
+	var number *strconv.NumError
+	if errors.As(err, &number) {
+		message = fmt.Sprintf("want a number, found %q", clip(number.Num))
+	}
+	a.fail(w, r, invalid{{Field: field, Message: message, Code: "parameter.invalid"}}.or(codeInvalidParameter))
 }
 
 func (a *api) noRoute(w http.ResponseWriter, r *http.Request) {
@@ -151,9 +158,14 @@ func (a *api) wrongMethod(router *mux.Router) http.Handler {
 			try := r.Clone(r.Context())
 			try.Method = m
 			var match mux.RouteMatch
-			if router.Match(try, &match) && match.MatchErr == nil {
+			// A ref has no colon: "demo:stop" is a verb, not the name of a machine.
+			if router.Match(try, &match) && match.MatchErr == nil && !strings.Contains(match.Vars["ref"], ":") {
 				allowed = append(allowed, m)
 			}
+		}
+		if len(allowed) == 0 {
+			a.noRoute(w, r)
+			return
 		}
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
 		a.fail(w, r, callerFault(codeMethod, "use "+strings.Join(allowed, " or "), "method %q is not served here", r.Method))

@@ -1,0 +1,169 @@
+package management_test
+
+import (
+	"bytes"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+
+	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/management"
+)
+
+func document(t testing.TB) *openapi3.T {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromData(managementv1.Document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// conforms checks an answer against the document.
+func conforms(t testing.TB, doc *openapi3.T, template, method string, res *http.Response, body []byte) {
+	t.Helper()
+	item := doc.Paths.Value(template)
+	in := &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: &openapi3filter.RequestValidationInput{
+			Request: httptest.NewRequest(method, "http://sandbox.test/", nil),
+			Route:   &routers.Route{Spec: doc, PathItem: item, Method: method, Operation: item.GetOperation(method)},
+		},
+		Status: res.StatusCode, Header: res.Header, Body: io.NopCloser(bytes.NewReader(body)),
+		Options: &openapi3filter.Options{IncludeResponseStatus: true, MultiError: true},
+	}
+	if err := openapi3filter.ValidateResponse(t.Context(), in); err != nil {
+		t.Errorf("%s %s: answer %d does not conform: %v\n%s", method, template, res.StatusCode, err, body)
+	}
+}
+
+func init() {
+	// Formats that the document uses and the validator does not know itself.
+	openapi3filter.RegisterBodyDecoder("text/event-stream", openapi3filter.PlainBodyDecoder)
+}
+
+func fill(template string) string {
+	return strings.NewReplacer("{ref}", "demo", "{id}", operationID, "{name}", "minimal").Replace(template)
+}
+
+// TestEveryRouteIsServed asks for everything in the document and checks every
+// answer against it, and no route answers a method that it does not have.
+func TestEveryRouteIsServed(t *testing.T) {
+	doc := document(t)
+	s := serve(t, &fakeFleet{})
+	bodies := map[string]struct{ media, body string }{
+		"createInstance": {"application/json", `{"loadout":{"name":"minimal"},"labels":{"a":"b"},"env":{"K":"v"}}`},
+		"putFiles":       {"application/x-tar", "not looked at here"},
+	}
+	for template, item := range doc.Paths.Map() {
+		operations := item.Operations()
+		for method, op := range operations {
+			t.Run(op.OperationID, func(t *testing.T) {
+				url := s.URL + managementv1.BasePath + fill(template)
+				if op.OperationID == "putFiles" {
+					url += "?path=/workspace"
+				}
+				in := bodies[op.OperationID]
+				res, body := do(t, method, url, in.media, in.body)
+				if res.StatusCode >= 400 {
+					t.Fatalf("%s %s: status %d: %s", method, url, res.StatusCode, body)
+				}
+				conforms(t, doc, template, method, res, body)
+			})
+		}
+		t.Run("wrong method "+template, func(t *testing.T) {
+			res, body := do(t, http.MethodPatch, s.URL+managementv1.BasePath+fill(template), "", "")
+			if res.StatusCode != http.StatusMethodNotAllowed {
+				t.Fatalf("PATCH %s: status %d: %s", template, res.StatusCode, body)
+			}
+			want := slices.Sorted(maps.Keys(operations))
+			got := strings.Split(res.Header.Get("Allow"), ", ")
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("Allow is %q, want %q", got, want)
+			}
+			for method := range operations {
+				conforms(t, doc, template, method, res, body)
+			}
+		})
+	}
+}
+
+// TestDocumentIsServed wants the document itself, and that every operation
+// in it has an id and says how it fails.
+func TestDocumentIsServed(t *testing.T) {
+	s := serve(t, &fakeFleet{})
+	res, body := do(t, http.MethodGet, s.URL+managementv1.BasePath+"/openapi.yaml", "", "")
+	if res.StatusCode != http.StatusOK || !bytes.Equal(body, managementv1.Document) {
+		t.Fatalf("status %d, %d bytes, want the document", res.StatusCode, len(body))
+	}
+	for template, item := range document(t).Paths.Map() {
+		for method, op := range item.Operations() {
+			if op.OperationID == "" || op.Summary == "" || op.Responses.Default() == nil {
+				t.Errorf("%s %s lacks an id, a summary or a default answer", method, template)
+			}
+		}
+	}
+}
+
+func do(t testing.TB, method, url, media, body string) (*http.Response, []byte) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if media != "" {
+		req.Header.Set("Content-Type", media)
+	}
+	return roundTrip(t, req)
+}
+
+func roundTrip(t testing.TB, req *http.Request) (*http.Response, []byte) {
+	t.Helper()
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	got, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, got
+}
+
+// FuzzCreate wants an answer that conforms and is no server error, whatever
+// the body.
+func FuzzCreate(f *testing.F) {
+	for _, seed := range []string{
+		`{"loadout":{"name":"minimal"}}`, `{"loadout":{"name":"x","content":"a: b","layers":{"l":"c"}},"name":"ab"}`,
+		``, `null`, `[]`, `{"loadout":1}`, `{"loadout":{"name":"m"}} trailing`, `{"nope":1}`, "\xff", `{"env":{"A=":""},"loadout":{"name":""}}`,
+	} {
+		f.Add(seed)
+	}
+	doc := document(f)
+	h := admin(management.New(config(&fakeFleet{}, nil)))
+	f.Fuzz(func(t *testing.T, body string) {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodPost, managementv1.BasePath+"/instances", strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		h.ServeHTTP(w, r)
+		res := w.Result()
+		defer res.Body.Close()
+		if res.StatusCode >= 500 {
+			t.Fatalf("status %d: %s", res.StatusCode, w.Body)
+		}
+		conforms(t, doc, "/instances", http.MethodPost, res, w.Body.Bytes())
+	})
+}

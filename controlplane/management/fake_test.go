@@ -1,0 +1,185 @@
+package management_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/management"
+)
+
+// fakeFleet answers what a test tells it to, and something plausible otherwise.
+type fakeFleet struct {
+	CreateFn     func(context.Context, fleet.CreateRequest) (fleet.Operation, error)
+	GetFn        func(context.Context, string) (fleet.View, error)
+	ListFn       func(context.Context, fleet.Filter) ([]fleet.View, error)
+	DeleteFn     func(context.Context, string) (fleet.Operation, error)
+	ActFn        func(context.Context, string, fleet.Action) (fleet.Operation, error)
+	OperationFn  func(context.Context, string) (fleet.Operation, error)
+	OperationsFn func(context.Context) ([]fleet.Operation, error)
+	WatchFn      func(context.Context, string) (<-chan fleet.Operation, error)
+	PutArchiveFn func(context.Context, string, string, io.Reader) (int, int64, error)
+	LogFn        func(context.Context, string) (fleet.Log, error)
+	FactsFn      func(context.Context) (fleet.HostFacts, error)
+}
+
+func (f *fakeFleet) Create(ctx context.Context, req fleet.CreateRequest) (fleet.Operation, error) {
+	if f.CreateFn != nil {
+		return f.CreateFn(ctx, req)
+	}
+	return sampleOperation(), nil
+}
+
+func (f *fakeFleet) Get(ctx context.Context, ref string) (fleet.View, error) {
+	if f.GetFn != nil {
+		return f.GetFn(ctx, ref)
+	}
+	return sampleView(), nil
+}
+
+func (f *fakeFleet) List(ctx context.Context, filter fleet.Filter) ([]fleet.View, error) {
+	if f.ListFn != nil {
+		return f.ListFn(ctx, filter)
+	}
+	return []fleet.View{sampleView()}, nil
+}
+
+func (f *fakeFleet) Delete(ctx context.Context, ref string) (fleet.Operation, error) {
+	if f.DeleteFn != nil {
+		return f.DeleteFn(ctx, ref)
+	}
+	return sampleOperation(), nil
+}
+
+func (f *fakeFleet) Act(ctx context.Context, ref string, a fleet.Action) (fleet.Operation, error) {
+	if f.ActFn != nil {
+		return f.ActFn(ctx, ref, a)
+	}
+	return sampleOperation(), nil
+}
+
+func (f *fakeFleet) Operation(ctx context.Context, id string) (fleet.Operation, error) {
+	if f.OperationFn != nil {
+		return f.OperationFn(ctx, id)
+	}
+	return sampleOperation(), nil
+}
+
+func (f *fakeFleet) Operations(ctx context.Context) ([]fleet.Operation, error) {
+	if f.OperationsFn != nil {
+		return f.OperationsFn(ctx)
+	}
+	return []fleet.Operation{sampleOperation()}, nil
+}
+
+func (f *fakeFleet) Watch(ctx context.Context, id string) (<-chan fleet.Operation, error) {
+	if f.WatchFn != nil {
+		return f.WatchFn(ctx, id)
+	}
+	op := sampleOperation()
+	op.State, op.EndedAt = fleet.OperationSucceeded, op.UpdatedAt
+	ch := make(chan fleet.Operation, 1)
+	ch <- op
+	close(ch)
+	return ch, nil
+}
+
+func (f *fakeFleet) PutArchive(ctx context.Context, ref, path string, tar io.Reader) (int, int64, error) {
+	if f.PutArchiveFn != nil {
+		return f.PutArchiveFn(ctx, ref, path, tar)
+	}
+	n, err := io.Copy(io.Discard, tar)
+	return 1, n, err
+}
+
+func (f *fakeFleet) Log(ctx context.Context, ref string) (fleet.Log, error) {
+	if f.LogFn != nil {
+		return f.LogFn(ctx, ref)
+	}
+	return fleet.Log{
+		State: "running", Console: "Linux boots\nlogin:", Hypervisor: "qemu says nothing\n",
+		Facts: map[string]string{"pid": "42", "accelerator": "tcg"},
+	}, nil
+}
+
+func (f *fakeFleet) Facts(ctx context.Context) (fleet.HostFacts, error) {
+	if f.FactsFn != nil {
+		return f.FactsFn(ctx)
+	}
+	return fleet.HostFacts{
+		Host: "host-1", Version: "1.2.3", StateDir: "/var/lib/agentic-sandbox", Instances: 1,
+		Providers: []fleet.Provider{{
+			Name: "libvirt", Kind: "vm", Default: true, Available: true, Accelerator: "tcg",
+			AcceleratorReason: "KVM did not run a guest", Vsock: "vhost-user-vsock", Versions: map[string]string{"qemu": "7.2.0"},
+			Operations: []string{"instance.start"},
+		}},
+		Images: []fleet.Image{{Name: "minimal", Ref: "minimal@sha256:" + digest, Size: 123, Packages: 2, BuiltAt: sampleTime()}},
+		Checks: []fleet.Check{{Name: "kvm", Status: "warning", Detail: "not usable", Remedy: "modprobe kvm"}},
+	}, nil
+}
+
+const (
+	sampleID    = "0190b2a4-0000-7000-8000-000000000001"
+	operationID = "0190b2a4-0000-7000-8000-00000000000a"
+	digest      = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+)
+
+func sampleTime() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 678_900_000, time.UTC) }
+
+func sampleView() fleet.View {
+	return fleet.View{
+		ID: sampleID, Name: "demo", Phase: instance.Running, Loadout: "agentic-dev", LoadoutHash: "sha256:" + digest,
+		ImageRef: "qcow2://images/debian-12-agentic-dev@sha256:" + digest, Kind: "vm", Provider: "libvirt",
+		Accelerator: "tcg", AcceleratorReason: "KVM did not run a guest", Vsock: "vhost-user-vsock",
+		Capabilities: []string{"instance.start"}, CPUs: 2, Memory: 1 << 30, Labels: map[string]string{"team": "blue"},
+		Workspace: "/workspace", Runners: []string{"echo"},
+		Guest: &fleet.Guest{
+			AgentVersion: "1.2.3", Kernel: "6.1.0", OS: "Debian GNU/Linux 12", Containment: "cgroup2",
+			AnsweredAt: sampleTime(), BootTime: 2200 * time.Millisecond,
+		},
+		CreatedAt: sampleTime(), UpdatedAt: sampleTime(), Generation: 7, Host: "host-1",
+	}
+}
+
+func sampleOperation() fleet.Operation {
+	return fleet.Operation{
+		ID: operationID, Kind: "instance.create", Instance: sampleID, Name: "demo", State: fleet.OperationRunning,
+		Phase: "boot", Percent: 60, CreatedAt: sampleTime(), UpdatedAt: sampleTime(),
+	}
+}
+
+// admin stands in for auth.Require.
+func admin(next http.Handler) http.Handler { return as(auth.ScopeAdmin, next) }
+
+func as(scope auth.Scope, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p := auth.Principal{Name: "tester", Scopes: []auth.Scope{scope}}
+		next.ServeHTTP(w, r.WithContext(auth.WithPrincipal(r.Context(), p)))
+	})
+}
+
+func config(f *fakeFleet, log io.Writer) management.Config {
+	c := management.Config{
+		Instances: f, Operations: f, Guests: f, Host: f, BaseURL: "http://sandbox.test/", MaxArchive: 1 << 20,
+		Heartbeat: time.Hour,
+	}
+	if log != nil {
+		c.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	return c
+}
+
+// serve starts a server on the fake.
+func serve(t *testing.T, f *fakeFleet) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(admin(management.New(config(f, nil))))
+	t.Cleanup(s.Close)
+	return s
+}
