@@ -56,12 +56,12 @@ func TestCrashWhileCommandStreams(t *testing.T) {
 	}
 	out, err := d.Must(ctx, "task", "ls", "crash", "-o", "json")
 	check(t, err)
-	var tasks []task
-	check(t, json.Unmarshal([]byte(out), &tasks))
-	if len(tasks) != 1 {
-		t.Fatalf("have %d tasks, want the one that ran:\n%s", len(tasks), out)
+	var list struct{ Tasks []task }
+	check(t, json.Unmarshal([]byte(out), &list))
+	if len(list.Tasks) != 1 {
+		t.Fatalf("have %d tasks, want the one that ran:\n%s", len(list.Tasks), out)
 	}
-	k := waitTask(t, d, "crash", tasks[0].ID)
+	k := waitTask(t, d, "crash", list.Tasks[0].ID)
 	if k.Status.State != "TASK_STATE_COMPLETED" {
 		t.Errorf("the task is %s, want completed", k.Status.State)
 	}

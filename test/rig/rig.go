@@ -213,8 +213,22 @@ func (d *Daemon) Log() string { return d.tail.String() }
 // Pid is the daemon's process id.
 func (d *Daemon) Pid() int { return d.cmd.Process.Pid }
 
-// Remove deletes the state directory; the daemon must have ended.
-func (d *Daemon) Remove() error { return os.RemoveAll(d.StateDir) }
+// Remove kills the machines that were left behind, so that one failed test
+// does not slow all others, and deletes the state directory. The daemon must
+// have ended.
+func (d *Daemon) Remove() error {
+	left, err := processesNaming(d.StateDir)
+	if err != nil {
+		return err
+	}
+	for _, p := range left {
+		var pid int
+		if _, err := fmt.Sscanf(p, "process %d:", &pid); err == nil && pid != os.Getpid() {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended by itself
+		}
+	}
+	return os.RemoveAll(d.StateDir)
+}
 
 // Leftovers lists what a daemon that removed its machines and stopped should
 // not have left: processes that name its state directory, sockets and files of
@@ -249,7 +263,8 @@ func processesNaming(s string) ([]string, error) {
 		if err != nil || !bytes.Contains(cmdline, []byte(s)) {
 			continue // ended meanwhile, or no process at all
 		}
-		found = append(found, fmt.Sprintf("process %s: %s", e.Name(), bytes.ReplaceAll(cmdline, []byte{0}, []byte{' '})))
+		line := bytes.ReplaceAll(cmdline[:min(len(cmdline), 160)], []byte{0}, []byte{' '})
+		found = append(found, fmt.Sprintf("process %s: %s", e.Name(), line))
 	}
 	return found, nil
 }
