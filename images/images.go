@@ -44,11 +44,12 @@ func ParseRef(s string) (Ref, error) {
 	rest := strings.TrimPrefix(s, "qcow2://images/")
 	name, digest, pinned := strings.Cut(rest, "@")
 	if !nameRule.MatchString(name) {
-		return Ref{}, fmt.Errorf("cannot parse image reference %q: the name must be 1 to 128 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit", s)
+		return Ref{}, fmt.Errorf("cannot parse image reference %q: "+
+			"the name must be 1 to 128 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit", s)
 	}
 	if !pinned {
 		if rest != s {
-			return Ref{}, fmt.Errorf("cannot parse image reference %q: a qcow2:// reference must be pinned with @sha256:", s)
+			return Ref{}, fmt.Errorf("cannot parse image reference %q: a qcow2:// reference must be pinned with @sha256:<digest>", s)
 		}
 		return Ref{Name: name}, nil
 	}

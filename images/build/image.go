@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 	"time"
 
@@ -138,16 +138,11 @@ func (b *builder) stored(name string) []store.Item {
 	return out
 }
 
-const kernelPackagePrefix = "linux-image-"
+func isKernelPackage(p string) bool { return strings.HasPrefix(p, "linux-image-") }
 
 // withKernel adds the kernel's package to those of the root disk.
 func withKernel(packages []string, kernel string) []string {
-	out := []string{kernel}
-	for _, p := range packages {
-		if !strings.HasPrefix(p, kernelPackagePrefix) {
-			out = append(out, p)
-		}
-	}
-	sort.Strings(out)
+	out := append(slices.DeleteFunc(slices.Clone(packages), isKernelPackage), kernel)
+	slices.Sort(out)
 	return out
 }

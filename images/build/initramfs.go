@@ -63,6 +63,9 @@ func readAgent(agent string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read guest agent: %w", err)
 	}
+	if !bytes.HasPrefix(program, []byte(elf.ELFMAG)) {
+		return nil, fmt.Errorf("cannot use guest agent %q: it is not an ELF program", agent)
+	}
 	f, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {
 		return nil, fmt.Errorf("cannot use guest agent %q: %w", agent, err)

@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 	"sort"
 	"strings"
@@ -69,7 +70,7 @@ func Write(w io.Writer, entries []Entry) error {
 func check(e Entry, dirs map[string]bool) error {
 	const maxData = 1 << 30
 	switch {
-	case e.Name == "" || e.Name == "." || path.Clean(e.Name) != e.Name || path.IsAbs(e.Name) || strings.HasPrefix(e.Name, "../") || e.Name == "..":
+	case !fs.ValidPath(e.Name) || e.Name == ".":
 		return fmt.Errorf("cannot write initramfs: name %q is not clean and relative", e.Name)
 	case strings.ContainsRune(e.Name, 0) || e.Name == "TRAILER!!!":
 		return fmt.Errorf("cannot write initramfs: name %q cannot be stored", e.Name)

@@ -188,15 +188,15 @@ func (s Suite) networkOptions(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	keep := "Acquire::Retries \"3\";\n"
-	for _, line := range strings.Split(dump, "\n") {
+	keep := []string{`Acquire::Retries "3";`}
+	for line := range strings.SplitSeq(dump, "\n") {
 		key, _, _ := strings.Cut(line, " ")
 		if strings.HasPrefix(key, "Acquire::http::") || strings.HasPrefix(key, "Acquire::https::") {
-			keep += line + "\n"
+			keep = append(keep, line)
 		}
 	}
 	name := filepath.Join(s.TempDir, "network.conf")
-	if err := os.WriteFile(name, []byte(keep), 0o600); err != nil {
+	if err := os.WriteFile(name, []byte(strings.Join(keep, "\n")+"\n"), 0o600); err != nil {
 		return "", fmt.Errorf("cannot write apt settings: %w", err)
 	}
 	return name, nil

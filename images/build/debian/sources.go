@@ -62,7 +62,7 @@ func belongs(aptSuite, release string) bool {
 
 func matchingLines(text, suite string) []string {
 	var out []string
-	for _, line := range strings.Split(text, "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		line, _, _ = strings.Cut(line, "#")
 		_, s, components := splitLine(line)
 		if belongs(s, suite) && components["main"] {
@@ -101,7 +101,7 @@ func matchingStanzas(text, suite string) []string {
 			continue
 		}
 		all := len(strings.Fields(f["suites"])) > 0
-		for _, s := range strings.Fields(f["suites"]) {
+		for s := range strings.FieldsSeq(f["suites"]) {
 			all = all && belongs(s, suite)
 		}
 		if all {
@@ -121,7 +121,7 @@ func splitStanzas(text string) []string {
 		}
 		current = nil
 	}
-	for _, line := range strings.Split(text, "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		line = strings.TrimRight(line, " \t\r")
 		switch {
 		case line == "":
@@ -139,7 +139,7 @@ func splitStanzas(text string) []string {
 func stanzaFields(stanza string) map[string]string {
 	fields := map[string]string{}
 	last := ""
-	for _, line := range strings.Split(stanza, "\n") {
+	for line := range strings.SplitSeq(stanza, "\n") {
 		if strings.HasPrefix(line, " ") || strings.HasPrefix(line, "\t") {
 			fields[last] += "\n" + strings.TrimSpace(line)
 			continue

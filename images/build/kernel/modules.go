@@ -148,7 +148,7 @@ func Needs(module []byte) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read module: %w", err)
 	}
-	for _, field := range bytes.Split(info, []byte{0}) {
+	for field := range bytes.SplitSeq(info, []byte{0}) {
 		if list, ok := bytes.CutPrefix(field, []byte("depends=")); ok {
 			return splitNames(string(list)), nil
 		}
@@ -158,7 +158,7 @@ func Needs(module []byte) ([]string, error) {
 
 func splitNames(list string) []string {
 	var names []string
-	for _, n := range strings.Split(list, ",") {
+	for n := range strings.SplitSeq(list, ",") {
 		if n = strings.TrimSpace(n); n != "" {
 			names = append(names, n)
 		}

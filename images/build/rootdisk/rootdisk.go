@@ -54,8 +54,8 @@ func excluded(name string, dir bool, exclude []string) bool {
 
 func (t *Tree) addEntry(r io.Reader, h *tar.Header, name string) error {
 	for key := range h.PAXRecords {
-		if strings.HasPrefix(key, "SCHILY.xattr.") {
-			return fmt.Errorf("%q has the extended attribute %q, which cannot be kept", name, strings.TrimPrefix(key, "SCHILY.xattr."))
+		if attribute, ok := strings.CutPrefix(key, "SCHILY.xattr."); ok {
+			return fmt.Errorf("%q has the extended attribute %q, which cannot be kept", name, attribute)
 		}
 	}
 	mode, mtime := uint32(h.Mode)&0o7777, h.ModTime.Unix()
@@ -88,7 +88,7 @@ func (t *Tree) AddBusybox(ctx context.Context, program string) error {
 	if err := t.AddFile("/bin/busybox", 0o755, 0, 0, t.epoch, f); err != nil {
 		return err
 	}
-	for _, applet := range strings.Fields(list) {
+	for applet := range strings.FieldsSeq(list) {
 		if applet == "busybox" || strings.Contains(applet, "/") {
 			continue
 		}
@@ -96,7 +96,9 @@ func (t *Tree) AddBusybox(ctx context.Context, program string) error {
 			return err
 		}
 	}
-	for _, l := range []recipes.Symlink{{Path: "/sbin", Target: "bin"}, {Path: "/usr/bin", Target: "../bin"}, {Path: "/usr/sbin", Target: "../bin"}} {
+	for _, l := range []recipes.Symlink{
+		{Path: "/sbin", Target: "bin"}, {Path: "/usr/bin", Target: "../bin"}, {Path: "/usr/sbin", Target: "../bin"},
+	} {
 		if err := t.AddSymlink(l.Path, l.Target, 0, 0, t.epoch); err != nil {
 			return err
 		}

@@ -3,6 +3,8 @@
 //
 //	sandbox-images [flags] [name...]   build these images, or all of them
 //	sandbox-images [flags] kernel      fetch only the kernel and its modules
+//	sandbox-images [flags] reproduce [name...]
+//	                                   build root disks again and compare
 //	sandbox-images [flags] ls          list the store
 package main
 
@@ -58,6 +60,8 @@ func run(ctx context.Context, args []string) error {
 		return ls(s)
 	case "kernel":
 		return fetchKernel(ctx, opts)
+	case "reproduce":
+		return build.Reproduce(ctx, opts, flags.Args()[1:]...)
 	default:
 		_, err = build.All(ctx, opts, flags.Args()...)
 		return err
