@@ -53,6 +53,7 @@ func (s *sender) ack(seq uint64, n int) {
 // receiving side learns the reason.
 func (s *sender) run(ctx context.Context) {
 	defer close(s.done)
+	told := s.acked.Load() // attaching has said so
 	var delay <-chan time.Time
 	timer := time.NewTimer(ackDelay)
 	timer.Stop()
@@ -89,7 +90,12 @@ func (s *sender) run(ctx context.Context) {
 		}
 		delay = nil
 		s.fresh.Store(0)
-		ack := &agentv1.Ack{Seq: s.acked.Load()}
+		seq := s.acked.Load()
+		if seq == told {
+			continue
+		}
+		told = seq
+		ack := &agentv1.Ack{Seq: seq}
 		if s.stream.Send(&agentv1.AttachRequest{Request: &agentv1.AttachRequest_Ack{Ack: ack}}) != nil {
 			return
 		}
