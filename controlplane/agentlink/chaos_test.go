@@ -1,6 +1,7 @@
 package agentlink
 
 import (
+	"archive/tar"
 	"bufio"
 	"bytes"
 	"context"
@@ -369,6 +370,40 @@ func TestFilesOverCutLink(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(root, "half")); err == nil {
 		t.Error("half a file was left")
+	}
+}
+
+func TestPutArchive(t *testing.T) {
+	a := startAgent(t, t.TempDir())
+	l := realLink(t, a.dial)
+	root := filepath.Join(t.TempDir(), "new")
+	archive := func(path string) io.Reader {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: 0o600, Size: 5}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return &b
+	}
+	h := &agentv1.PutArchiveHeader{Root: root}
+	r, err := l.PutArchive(patient(t), h, archive("d/f"))
+	if err != nil || r.GetBytes() != 5 {
+		t.Fatalf("%v, %v", r, err)
+	}
+	if got, err := os.ReadFile(filepath.Join(root, "d/f")); err != nil || string(got) != "hello" {
+		t.Errorf("file holds %q, %v", got, err)
+	}
+	if _, err := l.PutArchive(patient(t), h, archive("../out")); code(err) != CodeInvalid {
+		t.Errorf("an entry outside answers %v", err)
+	}
+	if _, err := l.PutArchive(patient(t), h, strings.NewReader(strings.Repeat("no tar ", 1<<18))); err == nil || code(err) == CodeUnresponsive {
+		t.Errorf("what is no archive answers %v", err)
 	}
 }
 

@@ -95,7 +95,9 @@ func Connect(ctx context.Context, dial Dialer, opts Options) (*Link, error) {
 	}
 	opts.fill()
 	l := &Link{dial: dial, opts: opts, done: make(chan struct{}), changed: make(chan struct{})}
-	s, err := l.establish(ctx, newBackoff(opts.MaxBackoff))
+	// A machine that boots answers any moment: that is worth more attempts
+	// than one that went away.
+	s, err := l.establish(ctx, newBackoff(min(opts.MaxBackoff, bootBackoff)))
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +247,10 @@ type backoff struct {
 	next, limit time.Duration
 }
 
-const firstBackoff = time.Millisecond
+const (
+	firstBackoff = time.Millisecond
+	bootBackoff  = 40 * time.Millisecond
+)
 
 func newBackoff(limit time.Duration) *backoff {
 	return &backoff{next: firstBackoff, limit: limit}

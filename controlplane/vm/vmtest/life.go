@@ -120,6 +120,8 @@ func (s *suite) life(t *testing.T) {
 			t.Errorf("output is %q, code %d", out, e.GetCode())
 		}
 	})
+	t.Run("bulk", func(t *testing.T) { s.bulk(t, l, s.Directory(t, s.driver, m.id)) })
+	t.Run("stubborn tree", func(t *testing.T) { s.stubborn(t, l) })
 	t.Run("several connections", func(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 4 {

@@ -46,6 +46,9 @@ type Factory struct {
 	// Deadline bounds each step that waits on a machine. Default 120 s: it
 	// may be emulated and the host busy.
 	Deadline time.Duration
+	// Bulk is how much the check of that name prints, in bytes, whole MiB.
+	// Default 64 MiB.
+	Bulk int64
 	// Parallel is how many machines run at once in the check of that name.
 	// Default 3.
 	Parallel int
@@ -59,6 +62,9 @@ func Suite(t *testing.T, f Factory) {
 	}
 	if f.Deadline == 0 {
 		f.Deadline = 120 * time.Second
+	}
+	if f.Bulk == 0 {
+		f.Bulk = 64 << 20
 	}
 	if f.Parallel == 0 {
 		f.Parallel = 3
