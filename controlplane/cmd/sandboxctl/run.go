@@ -151,7 +151,7 @@ type work struct {
 
 const (
 	patience      = 2 * time.Minute
-	cancelTimeout = 30 * time.Second
+	cancelTimeout = time.Minute
 )
 
 // send sends a message and follows it. The first signal cancels the task.

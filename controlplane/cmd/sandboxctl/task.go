@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
@@ -73,7 +75,7 @@ func (a *app) taskShowCommand() *cobra.Command {
 				return unknownTask(err, args[0])
 			}
 			if artifact != "" {
-				return a.printArtifact(t, artifact)
+				return a.printArtifact(cmd.Context(), agent, t, artifact)
 			}
 			if a.format != formatTable && a.format != formatWide {
 				return a.print(result{value: raw, names: []string{t.ID}})
@@ -114,26 +116,26 @@ func taskFields(t *invoke.Task) [][2]string {
 	return fields
 }
 
-func (a *app) printArtifact(t *invoke.Task, name string) error {
+// printArtifact prints the whole of an artifact; the task itself may show only
+// the beginning of it.
+func (a *app) printArtifact(ctx context.Context, agent *invoke.Client, t *invoke.Task, name string) error {
 	var known []string
-	found := false
 	for _, art := range t.Artifacts {
 		known = append(known, first(art.Name, art.ArtifactID))
 		if art.Name != name && art.ArtifactID != name {
 			continue
 		}
-		found = true
-		for _, p := range art.Parts {
-			if _, err := a.stdout.Write(p.Bytes()); err != nil {
-				return fmt.Errorf("cannot print: %w", err)
-			}
+		content, err := agent.Artifact(ctx, t.ID, art.ArtifactID)
+		if err != nil {
+			return fmt.Errorf("cannot fetch artifact: %w", err)
 		}
+		defer content.Close()
+		if _, err := io.Copy(a.stdout, content); err != nil {
+			return fmt.Errorf("cannot print artifact: %w", err)
+		}
+		return nil
 	}
-	if !found {
-		return withRemedy(fmt.Errorf("task %s has no artifact %q", t.ID, name),
-			"it has: "+first(strings.Join(known, ", "), "none"))
-	}
-	return nil
+	return withRemedy(fmt.Errorf("task %s has no artifact %q", t.ID, name), "it has: "+first(strings.Join(known, ", "), "none"))
 }
 
 func (a *app) taskCancelCommand() *cobra.Command {

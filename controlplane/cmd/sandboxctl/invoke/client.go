@@ -37,8 +37,10 @@ type Client struct {
 
 const maxError = 1 << 20
 
+type header struct{ name, value string }
+
 // do makes a request and returns only answers of success.
-func (c *Client) do(ctx context.Context, method, path, accept string, body any) (*http.Response, error) {
+func (c *Client) do(ctx context.Context, method, path, accept string, body any, headers ...header) (*http.Response, error) {
 	var in io.Reader = http.NoBody
 	if body != nil {
 		data, err := json.Marshal(body)
@@ -59,6 +61,9 @@ func (c *Client) do(ctx context.Context, method, path, accept string, body any) 
 	req.Header.Set("A2A-Extensions", ExtensionRuntime+", "+ExtensionAdapterCommand)
 	if c.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+	for _, h := range headers {
+		req.Header.Set(h.name, h.value)
 	}
 	resp, err := c.HTTP.Do(req)
 	if err != nil {
@@ -144,7 +149,7 @@ func (s *Stream) Close() {
 
 // Next returns the next event; io.EOF after the last one.
 func (s *Stream) Next() (Event, error) {
-	data, err := s.frames.next()
+	data, id, err := s.frames.next()
 	if err != nil {
 		return Event{}, err
 	}
@@ -161,6 +166,7 @@ func (s *Stream) Next() (Event, error) {
 		}
 		return Event{}, errors.New("cannot parse event: it is of no known kind")
 	}
+	e.ID = id
 	return e, nil
 }
 
@@ -169,14 +175,31 @@ func (c *Client) Send(ctx context.Context, m Message) (*Stream, error) {
 	return c.stream(ctx, "/message:stream", map[string]any{"message": m})
 }
 
-// Subscribe opens the stream of a task that has not ended. Its first event is
-// the task with all output so far.
-func (c *Client) Subscribe(ctx context.Context, id string) (*Stream, error) {
-	return c.stream(ctx, "/tasks/"+url.PathEscape(id)+":subscribe", struct{}{})
+// FromStart is the event before the first one of a task.
+const FromStart = "0"
+
+// Subscribe opens the stream of a task behind the event named after. Our
+// server continues exactly there, also when the task has ended meanwhile;
+// another one begins with the task and all output so far, and refuses a task
+// that has ended.
+func (c *Client) Subscribe(ctx context.Context, id, after string) (*Stream, error) {
+	return c.stream(ctx, "/tasks/"+url.PathEscape(id)+":subscribe", struct{}{}, header{"Last-Event-ID", after})
 }
 
-func (c *Client) stream(ctx context.Context, path string, body any) (*Stream, error) {
-	resp, err := c.do(ctx, http.MethodPost, path, "text/event-stream", body)
+// Artifact returns the whole content of an artifact, of which a task shows
+// only the beginning when it is long. The caller closes it; a read error means
+// that it is not whole.
+func (c *Client) Artifact(ctx context.Context, task, artifact string) (io.ReadCloser, error) {
+	resp, err := c.do(ctx, http.MethodGet, "/tasks/"+url.PathEscape(task)+"/artifacts/"+url.PathEscape(artifact),
+		"application/octet-stream", nil)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+func (c *Client) stream(ctx context.Context, path string, body any, headers ...header) (*Stream, error) {
+	resp, err := c.do(ctx, http.MethodPost, path, "text/event-stream", body, headers...)
 	if err != nil {
 		return nil, err
 	}

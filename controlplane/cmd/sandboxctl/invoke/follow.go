@@ -1,10 +1,16 @@
 package invoke
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
+	"maps"
 	"net/http"
 	"time"
 )
@@ -22,13 +28,23 @@ type Follower struct {
 	Lost func(err error)
 	// Patience is how long to look for the task after its stream broke.
 	Patience time.Duration
+	// Wait is the shortest pause between two attempts; 0 means 200 ms.
+	Wait time.Duration
 
 	task    Task
 	message *Message
-	written map[string]int // bytes given to Output, by artifact id
-	names   map[string]string
-	alive   time.Time     // when the server last showed that it knows the task
-	wait    time.Duration // before the next attempt to open a stream
+	out     map[string]*given // what went to Output, by artifact id
+	last    string            // id of the newest event
+	final   bool              // an event said so, so all output came before it
+	alive   time.Time         // when the server last showed that it knows the task
+	wait    time.Duration     // before the next attempt to open a stream
+}
+
+// given is what Output has got of one artifact.
+type given struct {
+	name  string
+	bytes int64
+	hash  hash.Hash
 }
 
 // Result is what came of a message: a task, or a mere message.
@@ -69,8 +85,10 @@ func (f *Follower) Resume(ctx context.Context, id string) (Result, error) {
 }
 
 func (f *Follower) follow(ctx context.Context, s *Stream) (Result, error) {
-	f.written, f.names = map[string]int{}, map[string]string{}
-	f.alive, f.wait = time.Now(), firstWait
+	f.out = map[string]*given{}
+	f.last = cmp.Or(f.last, FromStart)
+	f.Wait = cmp.Or(f.Wait, firstWait)
+	f.alive, f.wait = time.Now(), f.Wait
 	for {
 		var err error
 		if s != nil {
@@ -79,20 +97,20 @@ func (f *Follower) follow(ctx context.Context, s *Stream) (Result, error) {
 			switch {
 			case f.message != nil:
 				return Result{Message: f.message}, nil
-			case f.settled():
+			case f.settled() && (f.final || err == nil):
 				return Result{Task: &f.task}, nil
 			case ctx.Err() != nil:
 				return Result{Task: &f.task}, fmt.Errorf("cannot follow task: %w", ctx.Err())
 			case f.task.ID == "":
-				return Result{}, cmpError(err, errNoTask)
+				return Result{}, either(err, errNoTask)
 			case fatal(err):
 				return Result{Task: &f.task}, err
 			}
 			if f.Lost != nil {
-				f.Lost(cmpError(err, io.ErrUnexpectedEOF))
+				f.Lost(either(err, io.ErrUnexpectedEOF))
 			}
 		}
-		if f.wait > firstWait { // the stream before brought nothing
+		if f.wait > f.Wait { // the stream before brought nothing
 			if err := pause(ctx, f.wait); err != nil {
 				return Result{Task: &f.task}, err
 			}
@@ -106,7 +124,7 @@ func (f *Follower) follow(ctx context.Context, s *Stream) (Result, error) {
 	}
 }
 
-func cmpError(err, otherwise error) error {
+func either(err, otherwise error) error {
 	if err != nil {
 		return err
 	}
@@ -148,8 +166,9 @@ func (f *Follower) drain(s *Stream) error {
 
 func (f *Follower) take(e Event) error {
 	f.alive = time.Now()
+	f.last = cmp.Or(e.ID, f.last)
 	if e.Task == nil {
-		f.wait = firstWait // a stream that brings something is worth opening again at once
+		f.wait = f.Wait // a stream that brings something is worth opening again at once
 	}
 	switch {
 	case e.Task != nil:
@@ -157,22 +176,14 @@ func (f *Follower) take(e Event) error {
 	case e.Message != nil:
 		f.message = e.Message
 	case e.Artifact != nil:
-		a := e.Artifact.Artifact
-		if !e.Artifact.Append && f.written[a.ArtifactID] > 0 && len(a.Parts) > 0 {
-			// A new version of an artifact that is out already cannot be shown
-			// in a stream; what is longer in it can.
-			return f.catchUp(a)
-		}
-		return f.output(a)
+		return f.chunk(e.Artifact)
 	case e.StatusUpdate != nil:
 		f.task.Status = e.StatusUpdate.Status
-		for k, v := range e.StatusUpdate.Metadata {
-			if f.task.Metadata == nil {
-				f.task.Metadata = e.StatusUpdate.Metadata
-				break
-			}
-			f.task.Metadata[k] = v
+		f.final = f.settled()
+		if f.task.Metadata == nil {
+			f.task.Metadata = map[string]json.RawMessage{}
 		}
+		maps.Copy(f.task.Metadata, e.StatusUpdate.Metadata)
 	}
 	return nil
 }
@@ -196,49 +207,76 @@ func (f *Follower) snapshot(t Task) error {
 	return nil
 }
 
+// artifact returns what is known of an artifact.
+func (f *Follower) artifact(a Artifact) (*given, error) {
+	g := f.out[a.ArtifactID]
+	if g == nil {
+		if len(f.out) >= maxArtifacts {
+			return nil, outputError{errTooManyArtifacts}
+		}
+		g = &given{name: cmp.Or(a.Name, a.ArtifactID), hash: sha256.New()}
+		f.out[a.ArtifactID] = g
+	}
+	return g, nil
+}
+
 // catchUp gives out what an artifact has beyond the bytes already out.
 func (f *Follower) catchUp(a Artifact) error {
-	skip := f.written[a.ArtifactID]
-	for _, p := range a.Parts {
-		data := p.Bytes()
-		if skip >= len(data) {
-			skip -= len(data)
-			continue
-		}
-		if err := f.write(a, data[skip:]); err != nil {
-			return err
-		}
-		skip = 0
+	g, err := f.artifact(a)
+	if err != nil {
+		return err
 	}
-	return nil
+	return f.from(g, 0, a)
 }
 
-func (f *Follower) output(a Artifact) error {
-	for _, p := range a.Parts {
-		if err := f.write(a, p.Bytes()); err != nil {
-			return err
-		}
+// chunk gives out the next bytes of an artifact. Its offset, if it has one,
+// tells what of it is out already and whether something is missing.
+func (f *Follower) chunk(c *Chunk) error {
+	g, err := f.artifact(c.Artifact)
+	if err != nil {
+		return err
 	}
-	return nil
-}
-
-func (f *Follower) write(a Artifact, data []byte) error {
-	if a.Name != "" {
-		f.names[a.ArtifactID] = a.Name
+	offset := g.bytes
+	switch {
+	case c.Metadata.Offset != nil:
+		offset = *c.Metadata.Offset
+	case !c.Append:
+		offset = 0 // a new version of it; what is longer in it can be shown
 	}
-	name := f.names[a.ArtifactID]
-	if name == "" {
-		name = a.ArtifactID
+	if offset > g.bytes {
+		return outputError{fmt.Errorf("output %q lacks bytes %d to %d", g.name, g.bytes, offset)}
 	}
-	if len(f.written) >= maxArtifacts {
-		return outputError{errTooManyArtifacts}
+	if err := f.from(g, offset, c.Artifact); err != nil {
+		return err
 	}
-	f.written[a.ArtifactID] += len(data)
-	if len(data) == 0 || f.Output == nil {
+	if !c.LastChunk || c.Metadata.SHA256 == "" {
 		return nil
 	}
-	if err := f.Output(name, data); err != nil {
-		return outputError{err}
+	if sum := hex.EncodeToString(g.hash.Sum(nil)); sum != c.Metadata.SHA256 {
+		return outputError{fmt.Errorf("output %q was damaged on its way: it has the SHA-256 %s, want %s", g.name, sum, c.Metadata.SHA256)}
+	}
+	return nil
+}
+
+// from gives out the parts of an artifact, the first of which stands at
+// offset, without the bytes already out.
+func (f *Follower) from(g *given, offset int64, a Artifact) error {
+	skip := g.bytes - offset
+	for _, p := range a.Parts {
+		data := p.Bytes()
+		n := min(skip, int64(len(data)))
+		skip -= n
+		if data = data[n:]; len(data) == 0 {
+			continue
+		}
+		g.bytes += int64(len(data))
+		g.hash.Write(data)
+		if f.Output == nil {
+			continue
+		}
+		if err := f.Output(g.name, data); err != nil {
+			return outputError{err}
+		}
 	}
 	return nil
 }
@@ -247,7 +285,7 @@ func (f *Follower) write(a Artifact, data []byte) error {
 // returns no stream when the task has ended meanwhile.
 func (f *Follower) reopen(ctx context.Context) (*Stream, error) {
 	for {
-		s, err := f.Client.Subscribe(ctx, f.task.ID)
+		s, err := f.Client.Subscribe(ctx, f.task.ID, f.last)
 		if err == nil {
 			f.wait = min(2*f.wait, lastWait)
 			return s, nil
@@ -261,7 +299,7 @@ func (f *Follower) reopen(ctx context.Context) (*Stream, error) {
 				}
 				f.alive = time.Now()
 				if f.settled() {
-					return nil, nil
+					return nil, nil // as documented: it has ended
 				}
 				err = errNotFollowable
 			}

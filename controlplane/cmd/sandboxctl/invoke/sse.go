@@ -20,34 +20,41 @@ func newFrames(r io.Reader, limit int) *frames {
 	return &frames{r: bufio.NewReaderSize(r, 64<<10), limit: limit}
 }
 
-// next returns the data of the next event that has any. An event that the end
-// of the stream cuts off is not delivered.
-func (f *frames) next() ([]byte, error) {
-	var data []byte
+// maxID bounds what is kept of an event's id; a longer one is not kept.
+const maxID = 128
+
+// next returns the data of the next event that has any, and its id, which may
+// be empty. An event that the end of the stream cuts off is not delivered.
+func (f *frames) next() (data []byte, id string, err error) {
 	has := false
 	for {
 		line, err := f.line(f.limit - len(data))
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		if len(line) == 0 {
 			if has {
-				return data, nil
+				return data, id, nil
 			}
 			continue
 		}
 		field, value, _ := bytes.Cut(line, []byte(":"))
-		if string(field) != "data" {
-			continue // comments, ids and names carry nothing for us
-		}
-		if has {
-			data = append(data, '\n')
-		}
-		has = true
-		data = append(data, bytes.TrimPrefix(value, []byte(" "))...)
-		if len(data) > f.limit {
-			return nil, errFrameTooLong
-		}
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch string(field) {
+		case "id":
+			if len(value) <= maxID {
+				id = string(value)
+			}
+		case "data":
+			if has {
+				data = append(data, '\n')
+			}
+			has = true
+			data = append(data, value...)
+			if len(data) > f.limit {
+				return nil, "", errFrameTooLong
+			}
+		} // comments and names carry nothing for us
 	}
 }
 

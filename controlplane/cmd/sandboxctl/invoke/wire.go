@@ -104,8 +104,10 @@ type Task struct {
 	Metadata  map[string]json.RawMessage `json:"metadata,omitempty"`
 }
 
-// Event is one frame of a stream: exactly one member is set.
+// Event is one frame of a stream: exactly one of the members beside ID is set.
 type Event struct {
+	// ID continues the stream after this event; empty if the server cannot.
+	ID           string       `json:"-"`
 	Task         *Task        `json:"task,omitempty"`
 	Message      *Message     `json:"message,omitempty"`
 	StatusUpdate *StatusEvent `json:"statusUpdate,omitempty"`
@@ -125,6 +127,14 @@ type Chunk struct {
 	Artifact  Artifact `json:"artifact"`
 	Append    bool     `json:"append"`
 	LastChunk bool     `json:"lastChunk"`
+	// Metadata says where the chunk stands in the artifact. Another server
+	// than ours may leave it out.
+	Metadata struct {
+		Offset *int64 `json:"offset"`
+		// TotalBytes and SHA256 come with the last chunk.
+		TotalBytes *int64 `json:"total_bytes"`
+		SHA256     string `json:"sha256"`
+	} `json:"metadata"`
 }
 
 // Violation is one rule that a request broke.
