@@ -117,7 +117,9 @@ func errField(field, description string) *fault {
 }
 
 func errBroken(rpc int, message string) *fault {
-	return &fault{rpc: rpc, http: http.StatusBadRequest, status: invalidArgument, reason: "INVALID_REQUEST", domain: domainOwn, message: message}
+	return &fault{
+		rpc: rpc, http: http.StatusBadRequest, status: invalidArgument, reason: "INVALID_REQUEST", domain: domainOwn, message: message,
+	}
 }
 
 func errTooLarge(limit int64) *fault {
@@ -249,7 +251,8 @@ func (s *surface) answer(w http.ResponseWriter, r *http.Request, media string, c
 	body, err := json.Marshal(v)
 	if err != nil {
 		s.cfg.Log.ErrorContext(r.Context(), "cannot encode an answer", "error", err)
-		code, body = http.StatusInternalServerError, []byte(`{"error":{"code":500,"status":"INTERNAL","message":"cannot encode the answer"}}`)
+		code = http.StatusInternalServerError
+		body = []byte(`{"error":{"code":500,"status":"INTERNAL","message":"cannot encode the answer"}}`)
 	}
 	h := w.Header()
 	h.Set("Content-Type", media)

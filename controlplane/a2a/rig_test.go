@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -166,10 +167,7 @@ func dig(v any, keys ...any) any {
 var good = map[string]string{"A2A-Version": "1.0", "A2A-Extensions": extensions.Runtime, "Content-Type": "application/json"}
 
 func with(more map[string]string) map[string]string {
-	h := map[string]string{}
-	for k, v := range good {
-		h[k] = v
-	}
+	h := maps.Clone(good)
 	for k, v := range more {
 		h[k] = v
 		if v == "" {
@@ -275,7 +273,7 @@ func (r *rig) frames(resp *http.Response, each func(frame) bool) {
 		case strings.HasPrefix(line, "data: "):
 			f.data = nil
 			if err := json.Unmarshal([]byte(line[6:]), &f.data); err != nil {
-				r.t.Fatalf("frame %q: %v", line, err)
+				r.t.Fatalf("frame %.100q: %v", line, err)
 			}
 		case line == "" && f.data != nil:
 			if !each(f) {
@@ -331,4 +329,11 @@ func touch(t *testing.T, path string) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func serveOn(t *testing.T, h http.Handler) string {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	t.Cleanup(srv.Close)
+	return srv.URL
 }

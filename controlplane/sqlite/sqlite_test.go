@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -181,7 +182,7 @@ func TestListPages(t *testing.T) {
 	for _, id := range []string{"a", "b", "c", "d", "e"} {
 		create(t, db, id) // all with the same timestamp: the id breaks the tie
 	}
-	var ids string
+	var ids strings.Builder
 	f := task.Filter{InstanceID: anInstance, Owner: "alice", Limit: 2}
 	for {
 		page, err := db.List(t.Context(), f, task.View{Inline: -1})
@@ -189,7 +190,7 @@ func TestListPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, r := range page.Tasks {
-			ids += r.ID
+			ids.WriteString(r.ID)
 		}
 		if page.Total != 5 {
 			t.Errorf("total is %d, want 5", page.Total)
@@ -198,8 +199,8 @@ func TestListPages(t *testing.T) {
 			break
 		}
 	}
-	if ids != "edcba" {
-		t.Errorf("listed %q, want edcba", ids)
+	if ids.String() != "edcba" {
+		t.Errorf("listed %q, want edcba", ids.String())
 	}
 	for name, f := range map[string]task.Filter{
 		"owner":   {InstanceID: anInstance, Owner: "bob", Limit: 9},

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
@@ -61,12 +62,8 @@ func (m Metadata) Merge(more Metadata) Metadata {
 		return nil
 	}
 	out := make(Metadata, len(m)+len(more))
-	for k, v := range m {
-		out[k] = v
-	}
-	for k, v := range more {
-		out[k] = v
-	}
+	maps.Copy(out, m)
+	maps.Copy(out, more)
 	return out
 }
 

@@ -7,6 +7,7 @@
 package adaptercommand
 
 import (
+	"maps"
 	"strings"
 	"time"
 
@@ -81,9 +82,7 @@ func (Runner) Prepare(req runner.Request) (*runner.Command, error) {
 		return nil, refuse("message.parts", "text must not contain NUL, it becomes "+EnvMessage)
 	}
 	vars := make(map[string]string, len(req.Machine.Env)+4)
-	for k, v := range req.Machine.Env {
-		vars[k] = v
-	}
+	maps.Copy(vars, req.Machine.Env)
 	vars[EnvMode] = env.Mode
 	vars[EnvMessage] = text
 	vars[EnvTaskID] = req.TaskID

@@ -317,7 +317,7 @@ func FuzzEnvelope(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add([]byte(raw))
+	f.Add(raw)
 	f.Add([]byte(`{"mode":"plan","mode":"plan"}`))
 	f.Add([]byte(`{"command":["node",null]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,7 +42,10 @@ type worker struct {
 }
 
 func newWorker(e *Engine, r task.Run) *worker {
-	return &worker{e: e, run: r, cancel: make(chan struct{}), killed: make(chan struct{}), done: make(chan struct{}), changed: make(chan struct{})}
+	return &worker{
+		e: e, run: r, cancel: make(chan struct{}), killed: make(chan struct{}),
+		done: make(chan struct{}), changed: make(chan struct{}),
+	}
 }
 
 func (w *worker) requestCancel() { w.cancelOnce.Do(func() { close(w.cancel) }) }
@@ -305,10 +309,5 @@ func hasCode(err error, codes ...string) bool {
 	if !errors.As(err, &f) {
 		return false
 	}
-	for _, c := range codes {
-		if f.Code == c {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(codes, f.Code)
 }
