@@ -111,27 +111,19 @@ func (d *Driver) create(ctx context.Context, spec vm.Spec) (*machine, vm.Handle,
 	if err != nil {
 		return nil, vm.Handle{}, err
 	}
-	m, err := d.machine(spec.ID)
-	if err != nil {
-		return nil, vm.Handle{}, err
-	}
-	unlock, err := m.lock(ctx)
+	m, unlock, err := d.acquire(ctx, spec.ID)
 	if err != nil {
 		return nil, vm.Handle{}, err
 	}
 	defer unlock()
-	switch m.standing() {
-	case removed: // by a Close that was under way
-		return nil, vm.Handle{}, vm.ErrGone
-	case made: // or recovered, by this process
+	if m.made() {
 		return m, handle, nil
 	}
 	old, err := loadRecord(m.files)
-	if err == nil {
-		// Made by an earlier process that did not live to tell.
-		return m, handle, m.adopt(ctx, old)
-	}
-	if errors.Is(err, errNoRecord) {
+	switch {
+	case err == nil: // made by an earlier process that did not live to tell
+		err = m.adopt(ctx, old)
+	case errors.Is(err, errNoRecord):
 		err = m.make(ctx, spec)
 	}
 	if err != nil {

@@ -119,7 +119,10 @@ func (m *machine) Close(ctx context.Context) error {
 }
 
 func (m *machine) remove(ctx context.Context) error {
-	if m.standing() == removed {
+	m.mu.Lock()
+	closed := m.closed
+	m.mu.Unlock()
+	if closed {
 		return nil
 	}
 	if err := m.cut(ctx); err != nil {

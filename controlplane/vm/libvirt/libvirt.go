@@ -91,8 +91,11 @@ type Driver struct {
 	end        context.CancelFunc
 	background sync.WaitGroup
 
+	// closing is closed when Close begins: nothing may be begun any more.
+	closing chan struct{}
+
 	mu       sync.Mutex
-	closed   bool
+	closed   bool // nothing may be spawned any more
 	machines map[instance.ID]*machine
 }
 
@@ -120,7 +123,7 @@ func Open(ctx context.Context, cfg Config) (*Driver, error) {
 	sum := sha256.Sum256([]byte(root.StateDir))
 	d := &Driver{
 		cfg: cfg, log: cfg.Log, root: root, owner: hex.EncodeToString(sum[:8]),
-		inbox: newInbox(), machines: map[instance.ID]*machine{},
+		inbox: newInbox(), closing: make(chan struct{}), machines: map[instance.ID]*machine{},
 	}
 	d.life, d.end = context.WithCancel(context.WithoutCancel(ctx))
 	if err := d.open(ctx); err != nil {
@@ -193,20 +196,21 @@ const closeLimit = 15 * time.Second
 // Close detaches from all machines without touching them.
 func (d *Driver) Close() error {
 	d.mu.Lock()
-	if d.closed {
+	if isClosed(d.closing) {
 		d.mu.Unlock()
 		return nil
 	}
-	d.closed = true
-	machines := make([]*machine, 0, len(d.machines))
-	for _, m := range d.machines {
-		machines = append(machines, m)
+	close(d.closing)
+	d.mu.Unlock()
+	ctx, cancel := context.WithTimeout(d.life, closeLimit)
+	defer cancel()
+	for _, m := range d.all() {
+		m.detach(ctx)
 	}
+	d.mu.Lock()
+	d.closed = true
 	d.mu.Unlock()
 	d.end()
-	for _, m := range machines {
-		m.detach()
-	}
 	idle := make(chan struct{})
 	go func() { d.background.Wait(); close(idle) }()
 	select {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
 	lv "libvirt.org/go/libvirt"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
@@ -59,19 +60,28 @@ func (d *Driver) listDomains(ctx context.Context, found map[instance.ID]*vm.Foun
 	if err != nil {
 		return err
 	}
-	for _, id := range seen {
-		m, err := d.machine(id)
-		if err != nil {
+	running := make([]bool, len(seen))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, id := range seen {
+		group.Go(func() error {
+			m := d.known(id)
+			if m != nil && m.made() {
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				running[i] = m.life.phase != phaseEnded && m.life.phase != phaseIdle
+				return nil
+			}
+			// Not an object to keep: only whoever recovers it does that.
+			now, err := d.newMachine(id).present(ctx)
+			running[i] = now.phase != phaseEnded
 			return err
-		}
-		now, err := m.present(ctx)
-		if m.standing() == unknown {
-			d.forget(m)
-		}
-		if err != nil {
-			return err
-		}
-		if now.phase != phaseEnded {
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for i, id := range seen {
+		if running[i] {
 			found[id] = &vm.Found{Running: true, Note: "runs without files"}
 		}
 	}

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -81,19 +83,32 @@ func (d *Driver) newMachine(id instance.ID) *machine {
 	}
 }
 
-// machine returns the one object of an id, made when there is none.
-func (d *Driver) machine(id instance.ID) (*machine, error) {
+// acquire locks the one object of an id, made when there is none. Who got an
+// object that was forgotten while he waited for it takes the next.
+func (d *Driver) acquire(ctx context.Context, id instance.ID) (m *machine, unlock func(), err error) {
+	for {
+		d.mu.Lock()
+		m = d.machines[id]
+		if m == nil {
+			m = d.newMachine(id)
+			d.machines[id] = m
+		}
+		d.mu.Unlock()
+		if unlock, err = m.lock(ctx); err != nil {
+			return nil, nil, err
+		}
+		if d.known(id) == m {
+			return m, unlock, nil
+		}
+		unlock()
+	}
+}
+
+// known returns the object of an id, or nil.
+func (d *Driver) known(id instance.ID) *machine {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed {
-		return nil, errClosed
-	}
-	m, ok := d.machines[id]
-	if !ok {
-		m = d.newMachine(id)
-		d.machines[id] = m
-	}
-	return m, nil
+	return d.machines[id]
 }
 
 // forget drops an object, unless another has taken its place.
@@ -105,35 +120,27 @@ func (d *Driver) forget(m *machine) {
 	}
 }
 
-// standing says what this process knows of a machine's files.
-type standing int
-
-const (
-	unknown standing = iota // not looked at yet
-	made
-	removed
-)
-
-func (m *machine) standing() standing {
+// made reports whether this process has made or recovered the machine.
+func (m *machine) made() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch {
-	case m.closed:
-		return removed
-	case m.record.Version != 0:
-		return made
-	}
-	return unknown
+	return m.record.Version != 0
 }
 
 // lock takes the right to change the machine.
 func (m *machine) lock(ctx context.Context) (unlock func(), err error) {
 	select {
 	case m.op <- struct{}{}:
-		return func() { <-m.op }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	case <-m.d.closing:
+		return nil, errClosed
 	}
+	if isClosed(m.d.closing) {
+		<-m.op
+		return nil, errClosed
+	}
+	return func() { <-m.op }, nil
 }
 
 // dispatch applies events until the driver ends.
@@ -146,10 +153,7 @@ func (d *Driver) dispatch() {
 		}
 		events, lost := d.inbox.take()
 		for _, e := range events {
-			d.mu.Lock()
-			m := d.machines[instance.ID(e.id)]
-			d.mu.Unlock()
-			if m != nil {
+			if m := d.known(instance.ID(e.id)); m != nil {
 				m.observe(e)
 			}
 		}
@@ -161,15 +165,15 @@ func (d *Driver) dispatch() {
 
 // reconcile looks for machines whose end nobody has told us.
 func (d *Driver) reconcile() {
-	d.mu.Lock()
-	machines := make([]*machine, 0, len(d.machines))
-	for _, m := range d.machines {
-		machines = append(machines, m)
-	}
-	d.mu.Unlock()
-	for _, m := range machines {
+	for _, m := range d.all() {
 		m.observe(event{gone: true})
 	}
+}
+
+func (d *Driver) all() []*machine {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Values(d.machines))
 }
 
 // observe applies one event.
@@ -393,8 +397,15 @@ func (m *machine) watch(h *hypervisor, ended <-chan struct{}) {
 	}
 }
 
-// detach lets go of the machine without touching it.
-func (m *machine) detach() {
+// detach lets go of the machine without touching it, once whoever changes it
+// has finished. Nobody gets to change it afterwards.
+func (m *machine) detach(ctx context.Context) {
+	select {
+	case m.op <- struct{}{}:
+		defer func() { <-m.op }()
+	case <-ctx.Done():
+		m.d.log.Warn("detaching from a machine that is being changed", "instance", m.id)
+	}
 	m.mu.Lock()
 	wire := m.wire
 	m.wire = nil

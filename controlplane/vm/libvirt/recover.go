@@ -28,19 +28,12 @@ func (d *Driver) recover(ctx context.Context, h vm.Handle) (*machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := d.machine(id)
-	if err != nil {
-		return nil, err
-	}
-	unlock, err := m.lock(ctx)
+	m, unlock, err := d.acquire(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	switch m.standing() {
-	case removed:
-		return nil, vm.ErrGone
-	case made:
+	if m.made() {
 		return m, nil
 	}
 	rec, err := loadRecord(m.files)
@@ -194,7 +187,7 @@ func (m *machine) rewire(r *run) error {
 			return
 		}
 		w.err = err
-		if !m.gone() && m.d.life.Err() == nil {
+		if !m.gone() && !errors.Is(err, context.Canceled) {
 			m.d.log.Error("cannot plug a recovered machine's vsock device", "instance", m.id, "error", err)
 		}
 	})

@@ -30,8 +30,8 @@ func (m *machine) Start(ctx context.Context) error {
 		return fmt.Errorf("cannot start machine %q: %w", m.id, vm.ErrGone)
 	case phase == phaseRunning || phase == phasePaused:
 		return nil
-	case m.standing() != made:
-		return fmt.Errorf("cannot start machine %q: %w", m.id, errNoRecord)
+	case m.record.Kernel == "":
+		return fmt.Errorf("cannot start machine %q, only remove it: %w", m.id, errNoRecord)
 	}
 	if err := m.start(ctx); err != nil {
 		return m.startFault(err)

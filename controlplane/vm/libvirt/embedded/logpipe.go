@@ -119,7 +119,8 @@ func write(log *slog.Logger, level slog.Level, message string) {
 func harmless(message string) bool {
 	for _, part := range []string{
 		"No access manager", "dmidecode", "At least one cgroup controller is required",
-		"is tainted: custom-monitor", "Domain not found", "disables default policy to create confined guests", "hostname: ", "libvirt version: ",
+		"is tainted: custom-monitor", "Domain not found", "no device found with alias",
+		"disables default policy to create confined guests", "hostname: ", "libvirt version: ",
 	} {
 		if strings.Contains(message, part) {
 			return true
