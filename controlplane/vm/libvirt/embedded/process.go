@@ -144,6 +144,9 @@ func AwaitPIDFD(ctx context.Context, f *os.File) error {
 	if err != nil {
 		return fmt.Errorf("cannot wait for process: %w", err)
 	}
+	if err := f.SetReadDeadline(time.Time{}); err != nil { // an earlier wait was given up
+		return fmt.Errorf("cannot wait for process: %w", err)
+	}
 	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	err = raw.Read(func(fd uintptr) bool {
