@@ -230,6 +230,19 @@ func TestEverythingWrittenBeforeCloseArrives(t *testing.T) {
 	}
 }
 
+func TestGuestSpeaksAndClosesAtOnce(t *testing.T) {
+	d, g := newPair(t, variants["all"])
+	serveGuest(t, g, 7, func(c net.Conn) { _, _ = io.WriteString(c, "bye") })
+	for range 100 {
+		c, err := d.Dial(within(t), 7)
+		must(t, err)
+		if got, err := io.ReadAll(c); string(got) != "bye" || err != nil {
+			t.Fatalf("read %q, %v", got, err)
+		}
+		must(t, c.Close())
+	}
+}
+
 func TestWriterLearnsThatNobodyReads(t *testing.T) {
 	d, g := newPair(t, variants["all"])
 	for _, fromGuest := range []bool{false, true} {

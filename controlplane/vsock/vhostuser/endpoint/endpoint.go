@@ -92,7 +92,7 @@ func (e *Endpoint) Dial(ctx context.Context, port uint32) (*Conn, error) {
 		c.changed.Wait()
 	}
 	switch {
-	case s.Phase() == stream.Open:
+	case s.Opened():
 		return c, nil
 	case s.Phase() == stream.Dialing:
 		s.Close()
@@ -100,13 +100,10 @@ func (e *Endpoint) Dial(ctx context.Context, port uint32) (*Conn, error) {
 		return fail(ctx.Err())
 	case errors.Is(s.Err(), stream.ErrRefused):
 		return fail(vsock.ErrRefused)
-	case s.Err() == nil:
-		return fail(vsock.ErrRefused) // taken and closed before we looked
-	}
-	if errors.Is(s.Err(), vsock.ErrDown) && e.down == nil {
-		return fail(vsock.ErrNotReady) // dropped, and a next driver may come
-	} else if errors.Is(s.Err(), vsock.ErrDown) {
+	case errors.Is(s.Err(), vsock.ErrDown) && e.down != nil:
 		return fail(e.down)
+	case errors.Is(s.Err(), vsock.ErrDown):
+		return fail(vsock.ErrNotReady) // dropped, and a next driver may come
 	}
 	return fail(s.Err())
 }

@@ -58,6 +58,7 @@ type Conn struct {
 	shutSent uint32 // what of it the peer knows
 	shutPeer uint32 // what the peer no longer does
 
+	opened bool          // has been Open
 	closed bool          // our user is gone
 	turn   *list.Element // its place in mux.dials or mux.ready, or nil
 	idle   int           // ticks without progress since closed
@@ -71,6 +72,10 @@ func (c *Conn) PeerPort() uint32 { return c.key.peer }
 
 // Phase says where the connection is in its life.
 func (c *Conn) Phase() Phase { return c.phase }
+
+// Opened says whether the connection ever came about. A peer may accept,
+// speak and close before anyone looks.
+func (c *Conn) Opened() bool { return c.opened }
 
 // Err says why the connection ended; nil while it lives and after an end in
 // good order.

@@ -183,7 +183,7 @@ func (m *Mux) Fresh(err error) {
 }
 
 func (m *Mux) newConn(k key, phase Phase) *Conn {
-	c := &Conn{mux: m, key: k, phase: phase}
+	c := &Conn{mux: m, key: k, phase: phase, opened: phase == Open}
 	c.in.pool, c.out.pool = &m.pool, &m.pool
 	c.credit.window = largeWindow
 	if len(m.conns) >= manyConns {

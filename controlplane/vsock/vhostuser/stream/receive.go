@@ -91,7 +91,8 @@ func (c *Conn) answered(h Header) {
 		c.breach(h.Op)
 	case h.Op == OpResponse:
 		c.mux.flying--
-		c.phase = Open
+		c.phase, c.opened = Open, true
+		c.mux.enqueue(c)
 		c.mux.wake(c)
 	case h.Op == OpReset:
 		c.mux.stats.DialsRefused++
