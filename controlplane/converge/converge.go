@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -118,8 +119,7 @@ func one(ctx context.Context, journal Journal, step Step) error {
 func undo(ctx context.Context, journal Journal, steps []Step) error {
 	ctx = context.WithoutCancel(ctx)
 	var errs []error
-	for i := len(steps) - 1; i >= 0; i-- {
-		step := steps[i]
+	for _, step := range slices.Backward(steps) {
 		if step.Undo == nil {
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/base32"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -56,9 +57,7 @@ func (f *Fleet) Create(ctx context.Context, req CreateRequest) (Operation, error
 	}
 	labels := map[string]string{}
 	for _, m := range []map[string]string{resolved.Labels, req.Labels} {
-		for k, v := range m {
-			labels[k] = v
-		}
+		maps.Copy(labels, m)
 	}
 	now := f.cfg.Now()
 	return f.launch(ctx, supervise.Record{
@@ -188,7 +187,8 @@ func (f *Fleet) provider(ctx context.Context, l *loadouts.Resolved) (string, vm.
 	if caps.RuntimeKind != string(l.Runtime.Kind) {
 		return "", caps, &instance.Fault{
 			Blame: instance.Caller, Code: "provider.kind",
-			Err: fmt.Errorf("runtime_options: provider %q makes %q instances, the loadout wants %q", name, caps.RuntimeKind, l.Runtime.Kind),
+			Err: fmt.Errorf("runtime_options: provider %q makes %q instances, the loadout wants %q",
+				name, caps.RuntimeKind, l.Runtime.Kind),
 		}
 	}
 	for _, want := range l.Runtime.Required {

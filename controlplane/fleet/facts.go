@@ -43,7 +43,8 @@ func (f *Fleet) Facts(ctx context.Context) (HostFacts, error) {
 	for _, o := range orphans {
 		facts.Checks = append(facts.Checks, Check{
 			Name: "orphan", Status: "warning",
-			Detail: fmt.Sprintf("provider %q has machine %s that no instance knows (%s)", o.provider, o.found.ID, cmp.Or(o.found.Note, "left by an earlier state")),
+			Detail: fmt.Sprintf("provider %q has machine %s that no instance knows (%s)",
+				o.provider, o.found.ID, cmp.Or(o.found.Note, "left by an earlier state")),
 			Remedy: "keep it until you know what it was; it uses disk and maybe memory",
 		})
 	}
@@ -103,7 +104,10 @@ func imageCheck(n int) Check {
 func diskCheck(dir string) Check {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {
-		return Check{Name: "disk", Status: "error", Detail: fmt.Sprintf("cannot measure %q: %v", dir, err), Remedy: "check the state directory"}
+		return Check{
+			Name: "disk", Status: "error", Detail: fmt.Sprintf("cannot measure %q: %v", dir, err),
+			Remedy: "check the state directory",
+		}
 	}
 	free := int64(st.Bavail) * st.Bsize //nolint:gosec // block counts fit
 	c := Check{Name: "disk", Status: "ok", Detail: fmt.Sprintf("%d GiB free in %s", free>>30, dir)}
@@ -134,7 +138,8 @@ func (f *Fleet) findOrphans(ctx context.Context, records []supervise.Record) err
 			if known[m.ID] {
 				continue
 			}
-			f.log.WarnContext(ctx, "machine without an instance", "provider", name, "machine", m.ID.String(), "running", m.Running, "note", m.Note)
+			f.log.WarnContext(ctx, "machine without an instance",
+				"provider", name, "machine", m.ID.String(), "running", m.Running, "note", m.Note)
 			f.orphans = append(f.orphans, orphan{name, m})
 		}
 	}

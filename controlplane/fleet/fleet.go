@@ -169,9 +169,7 @@ func (f *Fleet) supervise(r supervise.Record, t supervise.Tracker) error {
 	f.mu.Lock()
 	f.byID[r.ID], f.byName[r.Name] = s, r.ID
 	f.mu.Unlock()
-	f.workers.Add(1)
-	go func() {
-		defer f.workers.Done()
+	f.workers.Go(func() {
 		s.Run(f.run, t)
 		if f.run.Err() != nil {
 			return // the daemon stops; the instance stays
@@ -185,7 +183,7 @@ func (f *Fleet) supervise(r supervise.Record, t supervise.Tracker) error {
 				f.log.ErrorContext(f.run, "cannot forget the tasks of a removed instance", "instance", r.ID.String(), "error", err)
 			}
 		}
-	}()
+	})
 	return nil
 }
 
@@ -218,7 +216,7 @@ func (f *Fleet) StopAll(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for range ch { //nolint:revive // until it has ended
+		for range ch { // until it has ended
 		}
 	}
 	return ctx.Err()

@@ -45,7 +45,8 @@ func Make(in Input) (Plan, error) {
 		return Plan{}, &instance.Fault{
 			Blame: instance.Caller, Code: "loadout.invalid",
 			Hint: fmt.Sprintf("leave it out, or ask for at least %d MiB", in.DiskSize>>20),
-			Err:  fmt.Errorf("resources.disk: %d MiB is less than the %d MiB of image %q", l.Resources.Disk>>20, in.DiskSize>>20, in.Image.Name),
+			Err: fmt.Errorf("resources.disk: %d MiB is less than the %d MiB of image %q",
+				l.Resources.Disk>>20, in.DiskSize>>20, in.Image.Name),
 		}
 	}
 	env := maps.Clone(l.Env)

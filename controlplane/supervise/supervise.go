@@ -204,7 +204,7 @@ func (s *Supervisor) Diagnose(ctx context.Context) vm.Diagnosis {
 func (s *Supervisor) take(ctx context.Context, r *Request) {
 	phase := s.Record().Phase
 	v := s.queue.offer(phase, r)
-	s.log.DebugContext(ctx, "request", "event", r.Event, "phase", phase, "answer", v.answer, "queued", v.answer == instance.Accepted && !v.begin)
+	s.log.DebugContext(ctx, "request", "event", r.Event, "phase", phase, "answer", v.answer, "begun", v.begin)
 	switch {
 	case v.answer == instance.Ignored:
 		r.end(ctx, nil)
@@ -259,37 +259,6 @@ func (s *Supervisor) refuseRest(ctx context.Context) {
 	}
 }
 
-// ended handles the end of a machine nobody asked to end.
-func (s *Supervisor) ended(ctx context.Context, e exited) {
-	s.mu.Lock()
-	current := s.machine == e.machine
-	s.mu.Unlock()
-	if !current || s.queue.busy != "" {
-		return // an activity is at work on it and sees the end itself
-	}
-	s.log.InfoContext(ctx, "machine ended", "reason", e.exit.Reason, "detail", e.exit.Detail)
-	s.dropLink()
-	event := instance.Crashed
-	if e.exit.Reason == vm.ExitPowerOff || e.exit.Reason == vm.ExitDestroyed {
-		event = instance.PoweredOff
-	}
-	s.apply(ctx, event, machineEnded(ctx, e.machine, e.exit))
-}
-
-// linkEnded handles a link that gave up although its machine runs: another
-// machine answered, or the guest broke the protocol beyond repair.
-func (s *Supervisor) linkEnded(ctx context.Context, link *agentlink.Link) {
-	s.mu.Lock()
-	current := s.link == link
-	s.mu.Unlock()
-	if !current || s.queue.busy != "" || errors.Is(link.Err(), vm.ErrGone) {
-		return // or the machine's own end is on its way
-	}
-	s.log.WarnContext(ctx, "agent link gave up", "error", link.Err())
-	s.dropLink()
-	s.apply(ctx, instance.GaveUp, link.Err())
-}
-
 // apply moves the record by an event and stores it. cause becomes the fault
 // when the new phase is Failed.
 func (s *Supervisor) apply(ctx context.Context, e instance.Event, cause error) {
@@ -339,50 +308,6 @@ func (s *Supervisor) save(ctx context.Context, change func(*Record)) error {
 func (s *Supervisor) notify() {
 	close(s.changed)
 	s.changed = make(chan struct{})
-}
-
-// watch follows the end of the machine and of the link to it.
-func (s *Supervisor) watch(ctx context.Context) {
-	s.mu.Lock()
-	m, phase, link := s.machine, s.record.Phase, s.link
-	s.mu.Unlock()
-	if s.watching != nil {
-		s.watching()
-		s.watching = nil
-	}
-	if m == nil || (phase != instance.Running && phase != instance.Paused) {
-		return
-	}
-	watchCtx, cancel := context.WithCancel(ctx)
-	s.watching = cancel
-	s.wg.Add(1)
-	go func() {
-		defer s.wg.Done()
-		exit, err := m.Wait(watchCtx)
-		if err != nil {
-			return
-		}
-		select {
-		case s.exits <- exited{machine: m, exit: exit}:
-		case <-watchCtx.Done():
-		}
-	}()
-	if link == nil {
-		return
-	}
-	s.wg.Add(1)
-	go func() {
-		defer s.wg.Done()
-		select {
-		case <-link.Done():
-		case <-watchCtx.Done():
-			return
-		}
-		select {
-		case s.broken <- link:
-		case <-watchCtx.Done():
-		}
-	}()
 }
 
 // detach ends everything of ours and leaves the machine as it is.

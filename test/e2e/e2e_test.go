@@ -50,7 +50,7 @@ func finish(d *rig.Daemon) ([]string, error) {
 func daemon(t *testing.T) *rig.Daemon {
 	t.Helper()
 	shared.once.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
 		shared.daemon, shared.err = rig.Start(ctx, rig.Options{})
 	})
@@ -72,7 +72,7 @@ func own(t *testing.T, opts rig.Options) *rig.Daemon {
 		if t.Failed() {
 			t.Logf("end of sandboxd's log:\n%s", d.Log())
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
 		if out, err := d.Must(ctx, "ls", "-o", "name"); err == nil {
 			for name := range strings.FieldsSeq(out) {
@@ -118,7 +118,7 @@ func boot(t *testing.T, d *rig.Daemon, name string, args ...string) {
 	_, err := d.Must(ctx, append([]string{"up", "--name", name}, args...)...)
 	check(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
 		if _, err := d.Must(ctx, "rm", name); err != nil {
 			t.Error(err)
@@ -160,21 +160,6 @@ func (k task) text(artifact string) string {
 		}
 	}
 	return b.String()
-}
-
-// fact finds a value in the task's metadata, at any depth.
-func fact(m map[string]any, key string) any {
-	if v, ok := m[key]; ok {
-		return v
-	}
-	for _, v := range m {
-		if inner, ok := v.(map[string]any); ok {
-			if found := fact(inner, key); found != nil {
-				return found
-			}
-		}
-	}
-	return nil
 }
 
 const adapterDir = ".aiwg/ops/adapters/sandbox-agent-runner"

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -109,10 +110,8 @@ func (c *config) complete() (err error) {
 }
 
 func oneOf(flag, got string, want ...string) error {
-	for _, w := range want {
-		if got == w {
-			return nil
-		}
+	if slices.Contains(want, got) {
+		return nil
 	}
 	return fmt.Errorf("%s %q: want one of %v", flag, got, want)
 }

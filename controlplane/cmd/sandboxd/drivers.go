@@ -6,7 +6,10 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
+	"strconv"
+	"syscall"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm/host"
@@ -53,6 +56,34 @@ func openDrivers(ctx context.Context, c config, log *slog.Logger) (map[string]vm
 	return drivers, nil
 }
 
+// hypervisorCredential is who QEMU runs as: nil for this process's own user,
+// also when the user is missing, which the driver reports by itself.
+func hypervisorCredential(name string) *syscall.Credential {
+	if os.Getuid() != 0 {
+		return nil
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		return nil
+	}
+	uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+	gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+	if err1 != nil || err2 != nil {
+		return nil
+	}
+	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	groups, err := u.GroupIds()
+	if err != nil {
+		return c
+	}
+	for _, g := range groups {
+		if id, err := strconv.ParseUint(g, 10, 32); err == nil {
+			c.Groups = append(c.Groups, uint32(id))
+		}
+	}
+	return c
+}
+
 func vsockWay(s string) libvirt.Way {
 	if s == "auto" {
 		return libvirt.WayAuto
@@ -87,6 +118,7 @@ func accelerator(c config, log *slog.Logger) func(context.Context) (bool, string
 		}
 		if qemu, err := exec.LookPath("qemu-system-x86_64"); err == nil {
 			opts.QEMU = qemu
+			opts.Credential = hypervisorCredential(c.User)
 		}
 		v, err := kvm.Prove(ctx, opts)
 		if err != nil {

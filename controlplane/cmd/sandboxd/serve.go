@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -104,7 +105,8 @@ func listenFault(addr string, err error) error {
 	f := &instance.Fault{Blame: instance.Caller, Code: "listen.failed", Err: fmt.Errorf("cannot listen on %q: %w", addr, err)}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		f.Code, f.Hint = "listen.in_use", "another program has that port; choose another with --listen, such as 127.0.0.1:0 for any free one"
+		f.Code = "listen.in_use"
+		f.Hint = "another program has that port; choose another with --listen, such as 127.0.0.1:0 for any free one"
 	case errors.Is(err, syscall.EACCES):
 		f.Hint = "ports below 1024 need root; choose a higher one with --listen"
 	}
@@ -123,5 +125,5 @@ func reachableAddress(a net.Addr) string {
 	if !ok || !tcp.IP.IsUnspecified() {
 		return a.String()
 	}
-	return net.JoinHostPort("127.0.0.1", fmt.Sprint(tcp.Port))
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
 }
