@@ -1,7 +1,6 @@
 package serve_test
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -88,10 +87,16 @@ func dialHybrid(ctx context.Context, path string) (net.Conn, error) {
 	if _, err := fmt.Fprintf(c, "CONNECT %d\n", agentv1.Port); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	// The guest does not speak first, so nothing but the line is buffered.
-	line, err := bufio.NewReaderSize(c, 16).ReadString('\n')
-	if err != nil || !strings.HasPrefix(line, "OK ") {
-		return nil, errors.Join(fmt.Errorf("no connection: %q", line), err, c.Close())
+	// Byte by byte: what follows the line is the agent's.
+	var line []byte
+	for b := make([]byte, 1); len(line) < 32 && (len(line) == 0 || line[len(line)-1] != '\n'); {
+		if _, err := c.Read(b); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+		line = append(line, b[0])
+	}
+	if !strings.HasPrefix(string(line), "OK ") {
+		return nil, errors.Join(fmt.Errorf("no connection: %q", line), c.Close())
 	}
 	return c, nil
 }
