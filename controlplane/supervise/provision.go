@@ -192,7 +192,7 @@ func (s *Supervisor) connect(ctx context.Context, timeout time.Duration) (*agent
 	}()
 	link, err := agentlink.Connect(connectCtx,
 		func(ctx context.Context) (net.Conn, error) { return m.Dial(ctx, agentv1.Port) },
-		agentlink.Options{InstanceID: s.Record().ID, HostVersion: s.cfg.Version, Log: s.log})
+		agentlink.Options{InstanceID: s.Record().ID, HostVersion: s.cfg.Version, Log: s.log, MaxBackoff: redial})
 	stopWaiting()
 	<-waited
 	if err != nil {
@@ -212,5 +212,9 @@ func (s *Supervisor) connect(ctx context.Context, timeout time.Duration) (*agent
 	s.mu.Unlock()
 	return link, nil
 }
+
+// redial bounds the pause between two attempts to reach an agent that is about
+// to come up: an attempt costs nothing, and a booting machine is waited for.
+const redial = 50 * time.Millisecond
 
 var errNoAnswer = errors.New("the agent did not answer in time")

@@ -1,0 +1,301 @@
+package fleet_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/sqlite"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm/host"
+	"agentic-sandbox.aiwg.io/sandbox/images"
+	"agentic-sandbox.aiwg.io/sandbox/images/store"
+	"agentic-sandbox.aiwg.io/sandbox/loadouts/catalog"
+)
+
+// patience bounds one wait: the host may be busy.
+const patience = 2 * time.Minute
+
+// built is the real agent, built once per test process.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
+
+func agent(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "fleet-agent-"); built.err != nil { //nolint:usetesting // it outlives this test
+			return
+		}
+		out, err := exec.Command("go", "build", "-o", built.dir, //nolint:noctx // as above
+			"agentic-sandbox.aiwg.io/sandbox/guestagent/cmd/sandbox-agent").CombinedOutput()
+		if err != nil {
+			built.err = fmt.Errorf("cannot build the agent: %w: %s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return filepath.Join(built.dir, "sandbox-agent")
+}
+
+// shelf is an image store with one image whose files nobody reads: machines of
+// kind "host" have none.
+type shelf struct {
+	ensure func(context.Context) error
+}
+
+const digest = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
+
+func (shelf) Lookup(ref images.Ref) (images.Manifest, error) {
+	if ref.Name != "minimal" {
+		return images.Manifest{}, store.ErrNotFound
+	}
+	return images.Manifest{Name: "minimal", RootDisk: images.Blob{Digest: digest, VirtualSize: 1 << 20}}, nil
+}
+
+func (s shelf) Ensure(ctx context.Context, _ images.Ref) (store.Image, error) {
+	if s.ensure != nil {
+		return store.Image{}, s.ensure(ctx)
+	}
+	return store.Image{}, nil
+}
+
+func (shelf) List() ([]store.Item, error) { return nil, nil }
+
+// broken wraps a driver and lets a test break single calls.
+type broken struct {
+	vm.Driver
+	create func() error
+	start  func(ctx context.Context) error
+}
+
+func (b *broken) Create(ctx context.Context, spec vm.Spec) (vm.Instance, vm.Handle, error) {
+	if b.create != nil {
+		if err := b.create(); err != nil {
+			return nil, vm.Handle{}, err
+		}
+	}
+	m, h, err := b.Driver.Create(ctx, spec)
+	if err != nil {
+		return nil, h, err
+	}
+	return &brokenMachine{Machine: m.(*host.Machine), start: b.start}, h, nil
+}
+
+type brokenMachine struct {
+	*host.Machine
+	start func(ctx context.Context) error
+}
+
+func (m *brokenMachine) Start(ctx context.Context) error {
+	if m.start != nil {
+		if err := m.start(ctx); err != nil {
+			return err
+		}
+	}
+	return m.Machine.Start(ctx)
+}
+
+// rig is one control plane on a directory; open and close are the life of one
+// daemon.
+type rig struct {
+	t     *testing.T
+	dir   string
+	shelf shelf
+	fault broken
+
+	db     *sqlite.DB
+	driver *host.Driver
+	fleet  *fleet.Fleet
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "fl-") //nolint:usetesting // socket paths must stay short
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, dir: dir}
+	t.Cleanup(func() {
+		r.removeAll()
+		r.close()
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func (r *rig) open() {
+	r.t.Helper()
+	var err error
+	ctx := context.WithoutCancel(r.t.Context())
+	if r.db, err = sqlite.Open(ctx, filepath.Join(r.dir, "db")); err != nil {
+		r.t.Fatal(err)
+	}
+	r.driver, err = host.New(host.Config{StateDir: filepath.Join(r.dir, "m"), AgentBinary: agent(r.t)})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.fault.Driver = r.driver
+	r.fleet = fleet.New(fleet.Config{
+		Instances: r.db.Instances(), Operations: r.db.Operations(), Images: &r.shelf,
+		Drivers: map[string]vm.Driver{"host": &r.fault}, Default: "host", Catalog: catalog.Lookup, Tasks: r.db,
+		Log:     slog.New(slog.NewTextHandler(testWriter{r.t}, &slog.HandlerOptions{Level: slog.LevelInfo})),
+		Version: "test", Host: "here", StateDir: r.dir, Now: time.Now,
+	})
+	if err := r.fleet.Start(ctx); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Logf("%s", p)
+	return len(p), nil
+}
+
+// close ends the daemon; machines go on.
+func (r *rig) close() {
+	if r.fleet == nil {
+		return
+	}
+	r.fleet.Close()
+	if err := r.driver.Close(); err != nil {
+		r.t.Error(err)
+	}
+	if err := r.db.Close(); err != nil {
+		r.t.Error(err)
+	}
+	r.fleet = nil
+}
+
+func (r *rig) removeAll() {
+	if r.fleet == nil {
+		r.open()
+	}
+	views, err := r.fleet.List(r.t.Context(), fleet.Filter{})
+	if err != nil {
+		r.t.Error(err)
+	}
+	for _, v := range views {
+		if op, err := r.fleet.Delete(context.WithoutCancel(r.t.Context()), v.Name); err == nil {
+			r.end(op)
+		}
+	}
+	r.empty()
+}
+
+// empty wants no machine left on disk.
+func (r *rig) empty() {
+	r.t.Helper()
+	found, err := r.driver.List(context.WithoutCancel(r.t.Context()))
+	if err != nil {
+		r.t.Error(err)
+	}
+	if len(found) > 0 {
+		r.t.Errorf("machines are left: %+v", found)
+	}
+}
+
+const loadout = `apiVersion: loadout/v1
+kind: loadout
+metadata: {name: tester}
+runtime_options: {kind: host, provider: host}
+image: minimal
+runners: [echo]
+workspace: {path: /workspace}
+`
+
+func request(name string) fleet.CreateRequest {
+	return fleet.CreateRequest{Name: name, Loadout: fleet.Source{Name: "tester.yaml", Data: []byte(loadout)}}
+}
+
+// create makes an instance and waits until it runs.
+func (r *rig) create(name string) fleet.View {
+	r.t.Helper()
+	op, err := r.fleet.Create(r.t.Context(), request(name))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if op = r.end(op); op.State != fleet.OperationSucceeded {
+		r.t.Fatalf("create ended %s: %v", op.State, op.Fault)
+	}
+	return r.get(name)
+}
+
+func (r *rig) get(name string) fleet.View {
+	r.t.Helper()
+	v, err := r.fleet.Get(r.t.Context(), name)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return v
+}
+
+// act asks for a change and waits for its end.
+func (r *rig) act(name string, a fleet.Action) fleet.Operation {
+	r.t.Helper()
+	op, err := r.fleet.Act(r.t.Context(), name, a)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return r.end(op)
+}
+
+// end waits for the end of an operation.
+func (r *rig) end(op fleet.Operation) fleet.Operation {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.t.Context()), patience)
+	defer cancel()
+	ch, err := r.fleet.Watch(ctx, op.ID)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for op = range ch { // the last one counts
+	}
+	if !op.State.Done() {
+		r.t.Fatalf("operation %s did not end: %+v", op.Kind, op)
+	}
+	return op
+}
+
+// until waits for a phase.
+func (r *rig) until(name string, phase instance.Phase) fleet.View {
+	r.t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		v := r.get(name)
+		if v.Phase == phase {
+			return v
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			r.t.Fatalf("%s is %s (%v), want %s", name, v.Phase, v.Fault, phase)
+		}
+	}
+}
