@@ -93,7 +93,7 @@ func (db *DB) Move(ctx context.Context, id string, t task.Transition) (rec task.
 			return err
 		}
 		if t.Dispatched {
-			if _, err := tx.ExecContext(ctx, `UPDATE runs SET dispatched = 1 WHERE task_id = ?`, id); err != nil {
+			if _, err := tx.ExecContext(ctx, `UPDATE runs SET dispatched = 1, boot = ? WHERE task_id = ?`, t.Boot, id); err != nil {
 				return err
 			}
 		}

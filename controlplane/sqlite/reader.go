@@ -249,13 +249,13 @@ func (db *DB) ReadArtifact(ctx context.Context, id, artifactID string, offset ui
 }
 
 const selectRun = `SELECT r.task_id, r.instance_id, r.run_id, r.runner, r.spec, r.stdin, r.stdout_artifact, r.stderr_artifact,
-	r.dispatched, r.cancel_requested, r.released, t.state, r.after_seq, r.stdout_received, r.stderr_received,
+	r.dispatched, r.boot, r.cancel_requested, r.released, t.state, r.after_seq, r.stdout_received, r.stderr_received,
 	r.stdout_carry, r.stderr_carry, r.overflow FROM runs r JOIN tasks t ON t.id = r.task_id`
 
 func scanRun(row scanner) (r task.Run, err error) {
 	p := &r.Progress
 	err = row.Scan(&r.TaskID, (*string)(&r.InstanceID), &r.RunID, &r.Runner, &r.Spec, &r.Stdin,
-		&r.Artifacts[task.Stdout], &r.Artifacts[task.Stderr], &r.Dispatched, &r.CancelRequested, &r.Released,
+		&r.Artifacts[task.Stdout], &r.Artifacts[task.Stderr], &r.Dispatched, &r.Boot, &r.CancelRequested, &r.Released,
 		(*string)(&r.State), &p.AfterSeq, &p.Received[task.Stdout], &p.Received[task.Stderr],
 		&p.Carry[task.Stdout], &p.Carry[task.Stderr], &p.Overflow)
 	return r, found(err)

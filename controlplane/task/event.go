@@ -74,8 +74,10 @@ type Run struct {
 	// Artifacts name the artifact of each stream.
 	Artifacts [streams]string
 	// Dispatched is set, durably, before the guest is first asked to start the
-	// run; from then on it is only attached to, never started again.
+	// run; from then on it is attached to. It is started again only while the
+	// guest of that very boot says that it never knew it.
 	Dispatched      bool
+	Boot            []byte // names the guest's boot at dispatch; nil if unknown
 	CancelRequested bool
 	// Released is set when the guest has forgotten the run.
 	Released bool
@@ -101,8 +103,10 @@ type Transition struct {
 	Version  uint64
 	Status   Status
 	Metadata Metadata // merged into Task.metadata and shown on the event
-	// Dispatched marks the run as dispatched in the same transaction.
+	// Dispatched marks the run as dispatched, to the guest's Boot, in the same
+	// transaction.
 	Dispatched bool
+	Boot       []byte
 	// Ends close artifacts before the status changes.
 	Ends []Chunk
 }

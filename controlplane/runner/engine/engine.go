@@ -9,7 +9,8 @@
 //	Resume ──────────────── same place ────────────────── attach ─────┘
 //
 // A command is started at most once: that it may have been is stored before
-// the guest is asked, and from then on it is only attached to.
+// the guest is asked, and from then on it is attached to. It is started later
+// only if the guest of the same boot says that it never was.
 package engine
 
 import (

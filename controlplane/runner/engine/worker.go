@@ -20,6 +20,7 @@ import (
 
 const (
 	releaseTimeout = time.Minute
+	startTimeout   = 30 * time.Second
 	minPause       = 50 * time.Millisecond
 	maxPause       = 2 * time.Second
 )
@@ -120,16 +121,41 @@ func (w *worker) dispatch(ctx context.Context) *ending {
 		}
 		return &end
 	}
-	if w.move(ctx, task.Transition{Status: task.Status{State: task.Working}, Dispatched: true}) != nil {
+	boot := bootOf(g)
+	if w.move(ctx, task.Transition{Status: task.Status{State: task.Working}, Dispatched: true, Boot: boot}) != nil {
 		return &ending{} // only the end of ctx, or of the task, stops it
 	}
-	w.run.Dispatched = true
+	w.run.Dispatched, w.run.Boot = true, boot
+	return w.startRun(ctx, g)
+}
+
+// startRun asks the guest to start the command. Nil means that it may have.
+func (w *worker) startRun(ctx context.Context, g Guest) *ending {
+	// The end of this engine does not cut the call off: whether the command
+	// was started should be known.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	defer cancel()
 	if _, err := g.StartRun(ctx, w.run.RunID, &w.spec); err != nil && notStarted(err) {
 		end := infrastructure(task.ReasonDispatch, err)
 		return &end
 	}
 	// Any other error leaves open whether the command runs: the guest knows.
 	return nil
+}
+
+// bootOf names the boot of the guest, if it can tell.
+func bootOf(g Guest) []byte {
+	if l, ok := g.(interface{ Hello() *agentv1.HelloResponse }); ok {
+		return l.Hello().GetBootNonce()
+	}
+	return nil
+}
+
+// neverStarted reports whether a lost command was never started: the guest
+// that does not know it is still the one it was dispatched to. That happens
+// when this process died between noting the dispatch and asking for it.
+func (w *worker) neverStarted(g Guest) bool {
+	return g != nil && len(w.run.Boot) > 0 && w.run.Progress.AfterSeq == 0 && bytes.Equal(bootOf(g), w.run.Boot)
 }
 
 // guestUnlessCancelled waits for the machine to answer or the task to be
@@ -181,14 +207,21 @@ func (w *worker) follow(ctx context.Context) ending {
 		w.kill()
 	}
 	pause := newPause()
+	started := false // here
 	for {
-		exited, err := w.attach(fctx, out)
+		g, exited, err := w.attach(fctx, out)
 		w.run.Progress = out.p
 		switch {
 		case err == nil:
 			return exitEnding(exited, out.p.Overflow, w.e.cfg.OutputLimit, w.cancelled())
 		case ctx.Err() != nil:
 			return ending{}
+		case errors.Is(err, agentlink.ErrRunLost) && !started && w.neverStarted(g):
+			started = true
+			if end := w.startRun(fctx, g); end != nil {
+				return *end
+			}
+			continue
 		case errors.Is(err, agentlink.ErrRunLost):
 			return infrastructure(task.ReasonRunLost, err)
 		case errors.Is(err, vm.ErrGone):
@@ -208,17 +241,18 @@ func (w *worker) follow(ctx context.Context) ending {
 	}
 }
 
-func (w *worker) attach(ctx context.Context, out *output) (*agentv1.Exited, error) {
+func (w *worker) attach(ctx context.Context, out *output) (Guest, *agentv1.Exited, error) {
 	g, err := w.e.cfg.Guests.Guest(ctx, w.run.InstanceID)
 	if err != nil {
-		return nil, fmt.Errorf("cannot reach the machine: %w", err)
+		return nil, nil, fmt.Errorf("cannot reach the machine: %w", err)
 	}
 	o := agentlink.FollowOptions{AfterSeq: out.p.AfterSeq, Sink: out.take}
 	if w.run.Stdin != nil {
 		// From the start: what the guest has taken already is dropped.
 		o.Stdin = bytes.NewReader(w.run.Stdin)
 	}
-	return g.FollowRun(ctx, w.run.RunID, o)
+	exited, err := g.FollowRun(ctx, w.run.RunID, o)
+	return g, exited, err
 }
 
 func (w *worker) grace() time.Duration {

@@ -55,6 +55,7 @@ CREATE TABLE runs (
   stdout_artifact  TEXT NOT NULL,
   stderr_artifact  TEXT NOT NULL,
   dispatched       INTEGER NOT NULL DEFAULT 0,
+  boot             BLOB,            -- of the guest at dispatch
   cancel_requested INTEGER NOT NULL DEFAULT 0,
   released         INTEGER NOT NULL DEFAULT 0,
   after_seq        INTEGER NOT NULL DEFAULT 0,
