@@ -67,29 +67,27 @@ func wantMedia(r *http.Request, want string) error {
 }
 
 // cursor is the key of the last item of the page before; empty for the first.
-func cursor(s string) (string, error) {
-	if s == "" {
+func cursor(s *string) (string, error) {
+	if s == nil || *s == "" {
 		return "", nil
 	}
-	key, err := base64.RawURLEncoding.DecodeString(s)
-	if err != nil || len(s) > maxCursor {
+	key, err := base64.RawURLEncoding.DecodeString(*s)
+	if err != nil || len(*s) > maxCursor {
 		return "", invalid{{Field: "cursor", Code: "parameter.form",
 			Message: "want next_cursor of an earlier answer"}}.or(codeInvalidParameter)
 	}
 	return string(key), nil
 }
 
-// pageSize tells an absent limit from a wrong one, which the parameters as
-// generated cannot.
-func pageSize(r *http.Request, limit int) (int, error) {
-	if !r.URL.Query().Has("limit") {
+func pageSize(limit *int) (int, error) {
+	if limit == nil {
 		return defaultPage, nil
 	}
-	if limit < 1 || limit > maxPage {
+	if *limit < 1 || *limit > maxPage {
 		return 0, invalid{{Field: "limit", Code: "parameter.range",
 			Message: "want a number from 1 to 1000"}}.or(codeInvalidParameter)
 	}
-	return limit, nil
+	return *limit, nil
 }
 
 // cut takes the first items and the cursor of what follows, if any does.

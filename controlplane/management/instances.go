@@ -24,7 +24,7 @@ func (a *api) ListInstances(w http.ResponseWriter, r *http.Request, params manag
 		a.fail(w, r, err)
 		return
 	}
-	limit, err := pageSize(r, params.Limit)
+	limit, err := pageSize(params.Limit)
 	if err != nil {
 		a.fail(w, r, err)
 		return
@@ -56,11 +56,11 @@ func filterOf(params managementv1.ListInstancesParams) (fleet.Filter, error) {
 		filter fleet.Filter
 		bad    invalid
 	)
-	if params.State != "" {
-		filter.Phase = instance.Phase(params.State)
+	if params.State != nil {
+		filter.Phase = instance.Phase(*params.State)
 		if !slices.Contains(instance.Phases(), filter.Phase) {
 			bad = append(bad, fleet.FieldError{Field: "state", Code: "parameter.unknown",
-				Message: fmt.Sprintf("%q is no state; want one of %v", clip(string(params.State)), instance.Phases())})
+				Message: fmt.Sprintf("%q is no state; want one of %v", clip(string(*params.State)), instance.Phases())})
 		}
 	}
 	for _, l := range params.Label {
@@ -170,7 +170,7 @@ func (a *api) GetInstance(w http.ResponseWriter, r *http.Request, ref string, pa
 	}
 	etag := strconv.Quote(string(view.ID) + "." + strconv.FormatInt(view.Generation, 10))
 	w.Header().Set("ETag", etag)
-	if matchesETag(params.IfNoneMatch, etag) {
+	if params.IfNoneMatch != nil && matchesETag(*params.IfNoneMatch, etag) {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}

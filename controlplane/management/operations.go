@@ -31,7 +31,7 @@ func (a *api) ListOperations(w http.ResponseWriter, r *http.Request, params mana
 		a.fail(w, r, err)
 		return
 	}
-	limit, err := pageSize(r, params.Limit)
+	limit, err := pageSize(params.Limit)
 	if err != nil {
 		a.fail(w, r, err)
 		return

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -79,7 +80,7 @@ func TestWatchSendsEachChangeAtOnceAndEnds(t *testing.T) {
 			}
 		}
 	}
-	if _, err := nextOperation(t, events); err != io.EOF {
+	if _, err := nextOperation(t, events); !errors.Is(err, io.EOF) {
 		t.Fatalf("after the last event: %v, want the end", err)
 	}
 }

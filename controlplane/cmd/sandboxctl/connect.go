@@ -213,6 +213,9 @@ func problemOf(resp *http.Response, body []byte) error {
 			"is SANDBOX_SERVER the address of a sandboxd?")
 	}
 	p.Status = resp.StatusCode
+	if resp.StatusCode == http.StatusUnauthorized {
+		p.Remediation = "run this as the user that runs sandboxd, or set SANDBOX_TOKEN to a token of this server"
+	}
 	return &problemError{p}
 }
 

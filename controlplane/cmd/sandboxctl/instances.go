@@ -49,7 +49,10 @@ func (a *app) lsCommand() *cobra.Command {
 // list fetches all pages.
 func (c *connection) list(ctx context.Context, state string, labels []string) ([]managementv1.Instance, error) {
 	all := []managementv1.Instance{}
-	params := managementv1.ListInstancesParams{State: managementv1.InstanceState(state), Label: labels}
+	params := managementv1.ListInstancesParams{Label: labels}
+	if state != "" {
+		params.State = (*managementv1.InstanceState)(&state)
+	}
 	for range maxPages {
 		page, err := func() (managementv1.InstanceList, error) {
 			ctx, cancel := withDeadline(ctx)
@@ -64,7 +67,7 @@ func (c *connection) list(ctx context.Context, state string, labels []string) ([
 		if page.NextCursor == "" {
 			return all, nil
 		}
-		params.Cursor = page.NextCursor
+		params.Cursor = &page.NextCursor
 	}
 	return nil, errors.New("cannot list machines: the server's list has no end")
 }

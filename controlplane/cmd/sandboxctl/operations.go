@@ -20,6 +20,8 @@ import (
 const (
 	maxEvent   = 4 << 20
 	maxReopens = 60
+	firstNap   = 100 * time.Millisecond
+	lastNap    = 2 * time.Second
 )
 
 // follow watches an operation to its end and tells every change. A stream
@@ -45,12 +47,12 @@ func (c *connection) follow(ctx context.Context, op managementv1.Operation,
 			return op, nil
 		case ctx.Err() != nil:
 			return op, fmt.Errorf("cannot follow operation %s: %w", op.Id, ctx.Err())
-		case errors.As(err, &problem) && problem.Status < http.StatusInternalServerError:
+		case errors.As(err, &problem) && problem.Status < http.StatusInternalServerError, errors.Is(err, bufio.ErrTooLong):
 			return op, err
 		case attempt >= maxReopens:
 			return op, fmt.Errorf("cannot follow operation %s: %w", op.Id, errors.Join(err, errStreamEnds))
 		}
-		if err := nap(ctx, time.Second); err != nil {
+		if err := nap(ctx, min(firstNap<<min(attempt, 8), lastNap)); err != nil {
 			return op, err
 		}
 	}

@@ -160,7 +160,7 @@ func (w *work) send(ctx context.Context, m invoke.Message) error {
 	began := make(chan string, 1)
 	signalled := make(chan struct{})
 	var canceller sync.WaitGroup
-	canceller.Go(func() { w.cancelOn(ctx, stop, signalled, began) })
+	canceller.Go(func() { w.cancelOn(ctx, signalled, began) })
 	w.takeSignal(func() { close(signalled) })
 	defer func() {
 		w.takeSignal(nil)
@@ -174,24 +174,22 @@ func (w *work) send(ctx context.Context, m invoke.Message) error {
 	return w.finish(ctx, res, err)
 }
 
-// cancelOn cancels the task when it is told to, and gives up waiting when
-// there is no task yet.
-func (w *work) cancelOn(ctx context.Context, stop context.CancelFunc, signalled <-chan struct{}, began <-chan string) {
+// cancelOn cancels the task when it is told to, as soon as there is one.
+func (w *work) cancelOn(ctx context.Context, signalled <-chan struct{}, began <-chan string) {
 	select {
 	case <-signalled:
 	case <-ctx.Done():
 		return
 	}
+	w.note("cancelling the task; interrupt again to leave it")
 	select {
 	case id := <-began:
-		w.note("cancelling task %s; interrupt again to leave it", terminal.Line(id))
 		ctx, cancel := context.WithTimeout(ctx, cancelTimeout)
 		defer cancel()
 		if _, _, err := w.agent.Cancel(ctx, id); err != nil && ctx.Err() == nil {
 			w.note("cannot cancel task %s: %s", terminal.Line(id), terminal.Text(err.Error()))
 		}
-	default:
-		stop()
+	case <-ctx.Done():
 	}
 }
 

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/management"
+)
+
+// fakeServer is a server whose machines exist in memory only.
+type fakeServer struct {
+	http.Handler
+	base    string
+	holding chan struct{} // gets a value when a task is held
+
+	mu    sync.Mutex
+	views map[string]fleet.View
+	ops   map[string]fleet.Operation
+	sent  strings.Builder
+	hold  chan struct{} // closed when the held task is cancelled
+	drops int           // streams still to be broken
+}
+
+func newFakeServer(tokens *auth.Tokens) *fakeServer {
+	f := &fakeServer{
+		views: map[string]fleet.View{}, ops: map[string]fleet.Operation{},
+		holding: make(chan struct{}, 1), hold: make(chan struct{}), drops: 2,
+	}
+	r := mux.NewRouter().SkipClean(true).UseEncodedPath()
+	r.PathPrefix("/agents/{id}").Handler(auth.Require(tokens, f.agent()))
+	r.PathPrefix("/").Handler(auth.Require(tokens, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The address that the server gives itself is not the one it is reached at.
+		management.New(management.Config{
+			Instances: f, Operations: f, Guests: f, Host: f, BaseURL: "http://sandbox.invalid:1", Heartbeat: time.Hour,
+		}).ServeHTTP(w, r)
+	})))
+	f.Handler = r
+	return f
+}
+
+func started() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
+
+func (f *fakeServer) Create(_ context.Context, req fleet.CreateRequest) (fleet.Operation, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fmt.Fprintf(&f.sent, "create name=%q loadout=%q labels=%v env=%v\n", req.Name, req.Loadout.Name, req.Labels, req.Env)
+	fmt.Fprintf(&f.sent, "content %q\n", req.Loadout.Data)
+	for _, ref := range slices.Sorted(maps.Keys(req.Loadout.Layers)) {
+		fmt.Fprintf(&f.sent, "layer %s %q\n", ref, req.Loadout.Layers[ref])
+	}
+	name := req.Name
+	if name == "" {
+		name = "minimal-1"
+	}
+	if _, ok := f.views[name]; ok {
+		return fleet.Operation{}, &instance.Fault{
+			Blame: instance.Caller, Code: "instance.name_taken", Hint: "choose another with --name",
+			Err: fmt.Errorf("cannot create instance %q: there is one of this name", name),
+		}
+	}
+	if req.Loadout.Name == "broken.yaml" {
+		return fleet.Operation{}, &instance.Fault{Blame: instance.Caller, Code: "loadout.invalid", Hint: "correct the loadout", Err: twoRules{}}
+	}
+	v := fleet.View{
+		ID: instance.ID(fmt.Sprintf("0190b2a4-0000-7000-8000-%012d", len(f.views)+1)), Name: name, Phase: instance.Running,
+		Loadout: "minimal", LoadoutHash: "sha256:00", Kind: "vm", Provider: "libvirt", Accelerator: "tcg", AcceleratorReason: "no KVM here",
+		Vsock: "vhost-user-vsock", CPUs: 1, Memory: 512 << 20, Labels: req.Labels, Workspace: "/workspace", Runners: []string{"echo"},
+		Guest:     &fleet.Guest{AgentVersion: "1.2.3", Kernel: "6.1", OS: "Evil \x1b[2J OS", Containment: "cgroup2", BootTime: 2 * time.Second},
+		CreatedAt: started(), UpdatedAt: started(), Generation: 1, Host: "host-1",
+	}
+	op := fleet.Operation{
+		ID: strings.Replace(string(v.ID), "0190", "0191", 1), Kind: "instance.create", Instance: v.ID, Name: name,
+		State: fleet.OperationRunning, Phase: "image", Percent: 10, CreatedAt: started(), UpdatedAt: started(),
+	}
+	f.ops[op.ID] = op
+	if name == "silent" {
+		v.Phase = instance.Failed
+		v.Fault = &instance.Fault{Blame: instance.Guest, Code: "guest.silent", Hint: "look at the console", Console: "Kernel panic \x1b]0;title\x07",
+			Err: errors.New("the agent did not answer within 60 s")}
+	}
+	f.views[name] = v
+	return op, nil
+}
+
+type twoRules struct{}
+
+func (twoRules) Error() string { return "broken.yaml:3:9: resources.cpus: want 1 to 64" }
+
+func (twoRules) Fields() []fleet.FieldError {
+	return []fleet.FieldError{
+		{Field: "resources.cpus", Message: "broken.yaml:3:9: resources.cpus: want 1 to 64", Code: "loadout.invalid"},
+		{Field: "network.mode", Message: "broken.yaml:7:9: network.mode: want isolated", Code: "loadout.invalid"},
+	}
+}
+
+func (f *fakeServer) find(ref string) (fleet.View, error) {
+	for _, v := range f.views {
+		if v.Name == ref || string(v.ID) == ref {
+			return v, nil
+		}
+	}
+	return fleet.View{}, &instance.Fault{Blame: instance.Caller, Code: "instance.not_found", Err: fmt.Errorf("there is no instance %q", ref)}
+}
+
+func (f *fakeServer) Get(_ context.Context, ref string) (fleet.View, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.find(ref)
+}
+
+func (f *fakeServer) List(_ context.Context, filter fleet.Filter) ([]fleet.View, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []fleet.View
+	for _, v := range f.views {
+		if (filter.Phase == "" || v.Phase == filter.Phase) && matches(v.Labels, filter.Labels) {
+			all = append(all, v)
+		}
+	}
+	return all, nil
+}
+
+func matches(have, want map[string]string) bool {
+	for k, v := range want {
+		if have[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *fakeServer) change(ref, kind string, phase instance.Phase) (fleet.Operation, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v, err := f.find(ref)
+	if err != nil {
+		return fleet.Operation{}, err
+	}
+	op := fleet.Operation{
+		ID: fmt.Sprintf("0192b2a4-0000-7000-8000-%012d", len(f.ops)), Kind: kind, Instance: v.ID, Name: v.Name,
+		State: fleet.OperationSucceeded, Percent: 100, CreatedAt: started(), UpdatedAt: started(), EndedAt: started(),
+	}
+	f.ops[op.ID] = op
+	delete(f.views, v.Name)
+	if v.Phase = phase; phase != instance.Deleting {
+		f.views[v.Name] = v
+	}
+	return op, nil
+}
+
+func (f *fakeServer) Delete(_ context.Context, ref string) (fleet.Operation, error) {
+	return f.change(ref, "instance.delete", instance.Deleting)
+}
+
+func (f *fakeServer) Act(_ context.Context, ref string, a fleet.Action) (fleet.Operation, error) {
+	to := map[fleet.Action]instance.Phase{
+		fleet.ActionStart: instance.Running, fleet.ActionStop: instance.Stopped,
+		fleet.ActionPause: instance.Paused, fleet.ActionResume: instance.Running,
+	}
+	return f.change(ref, "instance."+string(a), to[a])
+}
+
+func (f *fakeServer) Operation(_ context.Context, id string) (fleet.Operation, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	op, ok := f.ops[id]
+	if !ok {
+		return op, &instance.Fault{Blame: instance.Caller, Code: "operation.not_found", Err: fmt.Errorf("there is no operation %q", id)}
+	}
+	return op, nil
+}
+
+func (f *fakeServer) Operations(context.Context) ([]fleet.Operation, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Values(f.ops)), nil
+}
+
+// Watch ends the stream once in the middle, as a server does that restarts.
+func (f *fakeServer) Watch(ctx context.Context, id string) (<-chan fleet.Operation, error) {
+	op, err := f.Operation(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ch := make(chan fleet.Operation, 4)
+	defer close(ch)
+	ch <- op
+	if op.State.Done() {
+		return ch, nil
+	}
+	op.Warnings = []string{"env.TOKEN looks like a secret"}
+	switch op.Phase {
+	case "image":
+		op.Phase, op.Percent = "boot", 50
+	default:
+		op.Phase, op.Percent, op.State, op.EndedAt = "agent", 100, fleet.OperationSucceeded, started()
+		if v, _ := f.find(op.Name); v.Fault != nil {
+			op.State, op.Fault = fleet.OperationFailed, v.Fault
+		}
+	}
+	f.ops[id] = op
+	ch <- op
+	return ch, nil
+}
+
+func (f *fakeServer) PutArchive(_ context.Context, ref, dir string, in io.Reader) (int, int64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fmt.Fprintf(&f.sent, "archive %s %s\n", ref, dir)
+	tr := tar.NewReader(in)
+	var size int64
+	for n := 0; ; n++ {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return n, size, nil
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+		if path.Base(h.Name) == "refused" {
+			return 0, 0, &instance.Fault{Blame: instance.Caller, Code: "agent.invalid_request", Err: fmt.Errorf("entry %q is refused", h.Name)}
+		}
+		content, err := io.ReadAll(tr)
+		if err != nil {
+			return 0, 0, err
+		}
+		size += int64(len(content))
+		fmt.Fprintf(&f.sent, "%c %03o %d:%d %s %s%q\n", h.Typeflag, h.Mode, h.Uid, h.Gid, h.Name, h.Linkname, content)
+	}
+}
+
+func (f *fakeServer) Log(_ context.Context, ref string) (fleet.Log, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v, err := f.find(ref)
+	return fleet.Log{State: string(v.Phase), Console: "Linux boots\nlogin:", Facts: map[string]string{"pid": "42"}}, err
+}
+
+func (f *fakeServer) Facts(context.Context) (fleet.HostFacts, error) {
+	return fleet.HostFacts{
+		Host: "host-1", Version: version, StateDir: "/state",
+		Providers: []fleet.Provider{
+			{Name: "libvirt", Kind: "vm", Default: true, Available: true, Accelerator: "tcg", AcceleratorReason: "KVM did not run a guest",
+				Vsock: "vhost-user-vsock", Versions: map[string]string{"qemu": "7.2.0", "libvirt": "11.6.0"}},
+			{Name: "host", Kind: "host", Reason: "off by default", Remedy: "sandboxd serve --enable-host"},
+		},
+		Images: []fleet.Image{{Name: "minimal", Ref: "minimal@sha256:00", Size: 3 << 20, Packages: 2, BuiltAt: started()}},
+		Checks: []fleet.Check{
+			{Name: "disk", Status: "error", Detail: "no space left", Remedy: "free some space\nor move the state directory"},
+			{Name: "kvm", Status: "warning", Detail: "cannot be used"},
+			{Name: "images", Status: "ok", Detail: "1 image"},
+		},
+	}, nil
+}
