@@ -46,14 +46,14 @@ type Config struct {
 	// Socket is the unix socket that QEMU connects to as a client. Listen
 	// makes it, replacing one left behind, and Close removes it.
 	Socket string
-	// Owner is the uid that gets the sockets, so that an unprivileged QEMU can
-	// connect; -1 keeps ours. Nobody else can.
+	// Owner is the uid that gets Socket, so that an unprivileged QEMU can
+	// connect; -1 keeps ours. Nobody else can but root.
 	Owner int
 	// GuestCID is the guest's address, 3 to 2^32-2. Guests of different
 	// Devices may share one.
 	GuestCID uint64
 	// Hybrid, unless empty, is a second unix socket, on which other programs
-	// dial the guest by "CONNECT <port>\n".
+	// dial the guest by "CONNECT <port>\n". It stays ours.
 	Hybrid string
 	// Log gets what an operator may want to know; nil for nothing.
 	Log *slog.Logger
@@ -115,7 +115,7 @@ func Listen(cfg Config) (*Device, error) {
 		return nil, fmt.Errorf("cannot make a vsock device: %w", err)
 	}
 	if cfg.Hybrid != "" {
-		l, err := listenUnix(cfg.Hybrid, cfg.Owner)
+		l, err := listenUnix(cfg.Hybrid, -1)
 		if err != nil {
 			_ = d.socket.Close()
 			return nil, fmt.Errorf("cannot make a vsock device: %w", err)

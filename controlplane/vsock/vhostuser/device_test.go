@@ -197,7 +197,7 @@ func TestHalfCloseByGuestThenDataByHost(t *testing.T) {
 	d, g := newPair(t, variants["all"])
 	a, b := pair(t, d, g, false)
 	must(t, b.(halfCloser).CloseWrite())
-	if n, err := a.Read(make([]byte, 1)); err != io.EOF {
+	if n, err := a.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Fatalf("read after half close: %d, %v", n, err)
 	}
 	data := bytes.Repeat([]byte("x"), 1<<20)

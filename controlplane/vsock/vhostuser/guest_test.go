@@ -27,6 +27,8 @@ const (
 	portCall
 	portHalf
 	portReboot
+	portTake
+	portGive
 )
 
 // TestRealGuest boots Linux in QEMU and puts the device under load. One
@@ -80,7 +82,7 @@ func realPorts(t *testing.T, d *Device, _ *machine) {
 	for range 20 {
 		c, err := d.Dial(within(t), portClose)
 		must(t, err)
-		if n, err := c.Read(make([]byte, 1)); err != io.EOF {
+		if n, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("read from a closed connection: %d, %v", n, err)
 		}
 		must(t, c.Close())
@@ -135,7 +137,7 @@ func drainFrom(t *testing.T, d *Device, size int, seed byte) {
 func realHalfClose(t *testing.T, d *Device, m *machine) {
 	sinkInto(t, d, portSink, 1<<20, 1) // our half, then the answer
 	c := dial(t, d, portHalf)
-	if n, err := c.Read(make([]byte, 1)); err != io.EOF {
+	if n, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Fatalf("read after half close: %d, %v", n, err)
 	}
 	data := bytes.Repeat([]byte("h"), 1<<20)
@@ -172,7 +174,7 @@ func realHybrid(t *testing.T, d *Device, _ *machine) {
 	must(t, err)
 	roundTrip(t, c, "by the other socket")
 	must(t, c.(*net.UnixConn).CloseWrite())
-	if n, err := c.Read(make([]byte, 1)); err != io.EOF {
+	if n, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("read after half close: %d, %v", n, err)
 	}
 	must(t, c.Close())

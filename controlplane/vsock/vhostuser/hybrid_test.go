@@ -39,7 +39,7 @@ func TestHybridSocket(t *testing.T) {
 	here, there = open()
 	must(t, here.Close())
 	must(t, there.SetDeadline(time.Now().Add(patience)))
-	if n, err := there.Read(make([]byte, 1)); err != io.EOF {
+	if n, err := there.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("read after the client's end: %d, %v", n, err)
 	}
 	for err = nil; err == nil; {

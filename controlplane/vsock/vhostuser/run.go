@@ -101,8 +101,10 @@ func (s *session) stop() {
 // halt is for a guest that makes no sense: its connections end, and its rings
 // rest until it has reset the device.
 func (s *session) halt(why error) {
-	s.dev.log.Warn("vsock device halted", "error", why)
 	s.dev.halts++
+	if n := s.dev.halts; n&(n-1) == 0 { // a guest can do this as often as it likes
+		s.dev.log.Warn("vsock device halted", "error", why, "times", n)
+	}
 	s.broken = true
 	s.stop()
 }

@@ -169,6 +169,8 @@ func (s *session) setMemory(m *message) error {
 	if err != nil {
 		return err
 	}
+	defer s.mem.unmap() // the old one, after the rings have left it
+	s.mem = mem
 	for i := range s.rings {
 		v := &s.rings[i]
 		if v.ring == nil {
@@ -176,13 +178,9 @@ func (s *session) setMemory(m *message) error {
 		}
 		if err := v.ring.Rebase(mem.Memory, v.layout); err != nil {
 			s.pause()
-			s.mem.unmap()
-			s.mem = mem
 			return fmt.Errorf("cannot move ring %d to new memory: %w", i, err)
 		}
 	}
-	s.mem.unmap()
-	s.mem = mem
 	s.update()
 	return nil
 }

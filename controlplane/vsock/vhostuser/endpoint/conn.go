@@ -198,13 +198,14 @@ func (c *Conn) usable(d *deadline) error {
 
 // fail wraps err as package net does; io.EOF stays bare.
 func (c *Conn) fail(op string, err error) error {
-	if err == io.EOF {
-		return err
+	if errors.Is(err, io.EOF) {
+		return io.EOF
 	}
 	if errors.Is(err, stream.ErrClosed) {
 		err = net.ErrClosed
 	}
-	if errno, ok := err.(syscall.Errno); ok {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
 		err = os.NewSyscallError(op, errno)
 	}
 	return &net.OpError{Op: op, Net: "vsock", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}

@@ -142,7 +142,7 @@ func (u *user) take(t rapid.TB, n int) int {
 		}
 	}
 	u.read += n
-	if err == io.EOF && !u.deaf && !u.closed {
+	if errors.Is(err, io.EOF) && !u.deaf && !u.closed {
 		u.eof = true
 		if u.peer != nil && u.read != u.peer.wrote {
 			t.Fatalf("end of stream after %d bytes of %d", u.read, u.peer.wrote)

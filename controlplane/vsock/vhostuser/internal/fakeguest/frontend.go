@@ -81,7 +81,7 @@ func state(index, num uint32) []byte {
 
 func (s *script) calls(order ...int) {
 	for _, i := range order {
-		s.call(13, false, u64(uint64(i)), int(s.g.rings[i].callFD))
+		s.call(13, false, u64(uint64(i)), s.g.rings[i].callFD)
 	}
 }
 

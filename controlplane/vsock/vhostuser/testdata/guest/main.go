@@ -28,6 +28,8 @@ const (
 	portCall   = 1006 // reads a port, dials it on the host and joins the two
 	portHalf   = 1007 // half closes at once, then as portSink on what comes
 	portReboot = 1008 // resets the machine
+	portTake   = 1009 // reads to the end and answers a byte, for measuring
+	portGive   = 1010 // writes for ever, for measuring
 )
 
 func main() {
@@ -46,7 +48,7 @@ func run() error {
 	for port, handle := range map[uint32]func(*vsock.Conn) error{
 		portEcho: echo, portSink: sink, portSource: source, portSlow: slow,
 		portClose: func(*vsock.Conn) error { return nil },
-		portCall:  call, portHalf: half,
+		portCall:  call, portHalf: half, portTake: take, portGive: give,
 		portReboot: func(*vsock.Conn) error { return unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART) },
 	} {
 		l, err := vsock.ListenContextID(unix.VMADDR_CID_ANY, port, nil)
@@ -158,6 +160,23 @@ func call(c *vsock.Conn) error {
 	}()
 	_, err = io.Copy(c, host)
 	return err
+}
+
+func take(c *vsock.Conn) error {
+	if _, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, c, make([]byte, 64<<10)); err != nil {
+		return err
+	}
+	_, err := c.Write([]byte{1})
+	return err
+}
+
+func give(c *vsock.Conn) error {
+	buf := make([]byte, 64<<10)
+	for {
+		if _, err := c.Write(buf); err != nil {
+			return err
+		}
+	}
 }
 
 func half(c *vsock.Conn) error {
