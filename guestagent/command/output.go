@@ -70,8 +70,10 @@ func (l *outputLog) append(stream agentv1.Stream, data []byte) {
 }
 
 // after returns the chunk that follows seq, if there is one, and fixes it.
+// What has been acknowledged meanwhile is passed over.
 func (l *outputLog) after(seq uint64) (chunk, bool) {
-	if seq < l.acked || seq >= l.last {
+	seq = max(seq, l.acked)
+	if seq >= l.last {
 		return chunk{}, false
 	}
 	c := l.chunks[seq-l.acked]
