@@ -41,6 +41,9 @@ const hostCID = 2
 // tick is the coarse clock by which closed connections are given up.
 const tick = 500 * time.Millisecond
 
+// acceptPause is how long a failed accept waits before the next.
+const acceptPause = time.Second
+
 // Config says where QEMU finds the device and what the guest sees.
 type Config struct {
 	// Socket is the unix socket that QEMU connects to as a client. Listen
@@ -237,14 +240,29 @@ func (d *Device) Close() error {
 // accept serves one QEMU after the other.
 func (d *Device) accept() {
 	for {
-		conn, err := d.socket.AcceptUnix()
+		conn, err := acceptUnix(d.socket, d.done, d.log)
 		if err != nil {
-			if !errors.Is(err, net.ErrClosed) {
-				d.log.Error("vsock device takes no more connections", "error", err)
-			}
 			return
 		}
 		d.serve(conn)
+	}
+}
+
+// acceptUnix waits for a connection until the listener is closed. Running out
+// of descriptors, say, passes, and must not end the device.
+func acceptUnix(l *net.UnixListener, done <-chan struct{}, log *slog.Logger) (*net.UnixConn, error) {
+	for {
+		conn, err := l.AcceptUnix()
+		if err == nil || errors.Is(err, net.ErrClosed) {
+			return conn, err
+		}
+		log.Warn("vsock device cannot accept a connection, will try again", "error", err)
+		timer := time.NewTimer(acceptPause)
+		select {
+		case <-done:
+		case <-timer.C:
+		}
+		timer.Stop()
 	}
 }
 

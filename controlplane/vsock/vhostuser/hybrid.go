@@ -49,11 +49,8 @@ func newHybrid(l *net.UnixListener, dial func(context.Context, uint32) (net.Conn
 func (h *hybrid) serve() {
 	defer h.tasks.Wait()
 	for {
-		conn, err := h.listener.AcceptUnix()
+		conn, err := acceptUnix(h.listener, h.done, h.log)
 		if err != nil {
-			if !errors.Is(err, net.ErrClosed) {
-				h.log.Error("vsock CONNECT socket takes no more connections", "error", err)
-			}
 			return
 		}
 		if !h.add(conn) {
