@@ -135,6 +135,9 @@ func (b *builder) checkTools(ctx context.Context, wanted []recipes.Recipe) error
 	tools := []hosttool.Tool{
 		hosttool.Mmdebstrap, hosttool.AptConfig, hosttool.DpkgDeb, hosttool.Mke2fs, hosttool.Debugfs, hosttool.E2fsck, hosttool.QemuImg,
 	}
+	if os.Geteuid() != 0 {
+		tools = append(tools, hosttool.NewUIDMap)
+	}
 	for _, r := range wanted {
 		if len(r.Wheels) > 0 {
 			tools = append(tools, hosttool.Python)

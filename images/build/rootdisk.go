@@ -51,6 +51,11 @@ func (b *builder) makeRootDisk(ctx context.Context, r recipes.Recipe) (disk, err
 	if err := checkFree(b.WorkDir, need(r)); err != nil {
 		return disk{}, err
 	}
+	if len(r.Wheels) > 0 { // said now, not after minutes
+		if err := debian.CheckPip(ctx); err != nil {
+			return disk{}, err
+		}
+	}
 	work, err := b.tempDir("root")
 	if err != nil {
 		return disk{}, err

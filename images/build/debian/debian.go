@@ -163,7 +163,7 @@ func (s Suite) mmdebstrap(ctx context.Context, out string, options []string, env
 	if err != nil {
 		return err
 	}
-	args = append(args, "--aptopt="+network)
+	args = append(args, network...)
 	if os.Geteuid() == 0 {
 		// Root's temporary directory may be small; other users' subordinate
 		// ids may not be let into ours.
@@ -175,18 +175,19 @@ func (s Suite) mmdebstrap(ctx context.Context, out string, options []string, env
 	args = append(append(args, s.Name, out), mirrors...)
 	err = hosttool.Run(ctx, hosttool.Command{Tool: hosttool.Mmdebstrap, Args: args, Env: env, Line: s.Line, Grace: cleanUp})
 	if err != nil && os.Geteuid() != 0 && ctx.Err() == nil {
-		return fmt.Errorf("%w\nwithout root this needs user namespaces and an entry in /etc/subuid; or run: sudo make images", err)
+		return fmt.Errorf("%w\nwithout root this needs user namespaces and entries in /etc/subuid and /etc/subgid; or run: sudo make images", err)
 	}
 	return err
 }
 
-// networkOptions writes the host's apt settings about the network (proxies,
-// certificates) to a file and returns its path. A file, because a proxy's
-// address may hold a password.
-func (s Suite) networkOptions(ctx context.Context) (string, error) {
+// networkOptions are the host's apt settings about the network (proxies,
+// certificates). Root's go through a file, because a proxy's address may hold
+// a password that only root can read. Other users' cannot: the part of
+// mmdebstrap that reads the file is yet another user.
+func (s Suite) networkOptions(ctx context.Context) ([]string, error) {
 	dump, err := hosttool.Output(ctx, hosttool.Command{Tool: hosttool.AptConfig, Args: []string{"dump"}})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	keep := []string{`Acquire::Retries "3";`}
 	for line := range strings.SplitSeq(dump, "\n") {
@@ -195,9 +196,15 @@ func (s Suite) networkOptions(ctx context.Context) (string, error) {
 			keep = append(keep, line)
 		}
 	}
+	if os.Geteuid() != 0 {
+		for i, line := range keep {
+			keep[i] = "--aptopt=" + strings.TrimSuffix(line, ";")
+		}
+		return keep, nil
+	}
 	name := filepath.Join(s.TempDir, "network.conf")
 	if err := os.WriteFile(name, []byte(strings.Join(keep, "\n")+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("cannot write apt settings: %w", err)
+		return nil, fmt.Errorf("cannot write apt settings: %w", err)
 	}
-	return name, nil
+	return []string{"--aptopt=" + name}, nil
 }

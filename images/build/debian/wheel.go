@@ -24,9 +24,6 @@ func DownloadWheel(ctx context.Context, w Wheel, dir string, line func(string)) 
 	fail := func(err error) (string, error) {
 		return "", fmt.Errorf("cannot download wheel %s %s: %w", w.Name, w.Version, err)
 	}
-	if err := CheckPip(ctx); err != nil {
-		return fail(err)
-	}
 	requirements := filepath.Join(dir, "requirements.txt")
 	pin := fmt.Sprintf("%s==%s --hash=sha256:%s\n", w.Name, w.Version, w.SHA256)
 	if err := os.WriteFile(requirements, []byte(pin), 0o644); err != nil {

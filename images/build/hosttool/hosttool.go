@@ -35,6 +35,7 @@ const (
 	Debugfs    Tool = "debugfs"
 	E2fsck     Tool = "e2fsck"
 	QemuImg    Tool = "qemu-img"
+	NewUIDMap  Tool = "newuidmap" // mmdebstrap needs it when it is not root
 )
 
 // Package returns the Debian or Ubuntu package that holds the program.
@@ -52,6 +53,8 @@ func (t Tool) Package() string {
 		return "e2fsprogs"
 	case QemuImg:
 		return "qemu-utils"
+	case NewUIDMap:
+		return "uidmap"
 	default:
 		return string(t)
 	}

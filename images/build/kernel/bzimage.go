@@ -55,7 +55,7 @@ func Extract(ctx context.Context, bz []byte) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	vmlinux, err := decompressPayload(ctx, payload)
+	vmlinux, err := decompressPayload(ctx, payload, maxKernel)
 	if errors.Is(err, errUnknownCompression) {
 		return Image{Data: bz, Format: FormatBzImage, Reason: err.Error()}, nil
 	}

@@ -21,7 +21,7 @@ var errUnknownCompression = errors.New("the kernel's compression is not one this
 type compression struct {
 	name  string
 	magic []byte
-	open  func(context.Context, io.Reader) (io.ReadCloser, error)
+	open  func(ctx context.Context, r io.Reader, limit int) (io.ReadCloser, error)
 	// sized payloads end in four bytes that hold the unpacked size.
 	sized bool
 }
@@ -44,8 +44,8 @@ func detect(data []byte) (compression, bool) {
 	return compression{}, false
 }
 
-// decompressPayload unpacks the payload of a bzImage.
-func decompressPayload(ctx context.Context, payload []byte) ([]byte, error) {
+// decompressPayload unpacks the payload of a bzImage, to at most limit bytes.
+func decompressPayload(ctx context.Context, payload []byte, limit int) ([]byte, error) {
 	c, ok := detect(payload)
 	if !ok {
 		return nil, errUnknownCompression
@@ -59,7 +59,7 @@ func decompressPayload(ctx context.Context, payload []byte) ([]byte, error) {
 		want = binary.LittleEndian.Uint32(payload[end:])
 		payload = payload[:end]
 	}
-	out, err := c.unpack(ctx, payload)
+	out, err := c.unpack(ctx, payload, limit)
 	if err != nil {
 		return nil, fmt.Errorf("cannot unpack kernel: %w", err)
 	}
@@ -75,29 +75,29 @@ func decompressModule(ctx context.Context, data []byte) ([]byte, error) {
 	if !ok {
 		return data, nil
 	}
-	return c.unpack(ctx, data)
+	return c.unpack(ctx, data, maxKernel)
 }
 
-func (c compression) unpack(ctx context.Context, data []byte) ([]byte, error) {
-	r, err := c.open(ctx, bytes.NewReader(data))
+func (c compression) unpack(ctx context.Context, data []byte, limit int) ([]byte, error) {
+	r, err := c.open(ctx, bytes.NewReader(data), limit)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.name, err)
 	}
-	out, err := io.ReadAll(io.LimitReader(r, maxKernel+1))
+	out, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
 	if err = errors.Join(err, r.Close()); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.name, err)
 	}
-	if len(out) > maxKernel {
-		return nil, fmt.Errorf("%s: more than %d bytes come out", c.name, maxKernel)
+	if len(out) > limit {
+		return nil, fmt.Errorf("%s: more than %d bytes come out", c.name, limit)
 	}
 	return out, nil
 }
 
-func openLZ4(_ context.Context, r io.Reader) (io.ReadCloser, error) {
+func openLZ4(_ context.Context, r io.Reader, _ int) (io.ReadCloser, error) {
 	return io.NopCloser(lz4.NewReader(r)), nil
 }
 
-func openGzip(_ context.Context, r io.Reader) (io.ReadCloser, error) {
+func openGzip(_ context.Context, r io.Reader, _ int) (io.ReadCloser, error) {
 	z, err := gzip.NewReader(r)
 	if err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func openGzip(_ context.Context, r io.Reader) (io.ReadCloser, error) {
 	return z, nil
 }
 
-func openZstd(_ context.Context, r io.Reader) (io.ReadCloser, error) {
+func openZstd(_ context.Context, r io.Reader, _ int) (io.ReadCloser, error) {
 	z, err := zstd.NewReader(r, zstd.WithDecoderMaxWindow(maxKernel), zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return nil, err
@@ -116,13 +116,13 @@ func openZstd(_ context.Context, r io.Reader) (io.ReadCloser, error) {
 
 // openXZ leaves the work to the xz program: no Go code for it is among this
 // module's dependencies, and only some distributions need it.
-func openXZ(ctx context.Context, r io.Reader) (io.ReadCloser, error) {
+func openXZ(ctx context.Context, r io.Reader, limit int) (io.ReadCloser, error) {
 	var out bytes.Buffer
 	err := hosttool.Run(ctx, hosttool.Command{
 		Tool:   hosttool.XZ,
 		Args:   []string{"--decompress", "--stdout", "--memlimit=512MiB"},
 		Stdin:  r,
-		Stdout: &capped{w: &out, left: maxKernel},
+		Stdout: &capped{w: &out, left: limit},
 	})
 	if err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ type capped struct {
 
 func (c *capped) Write(p []byte) (int, error) {
 	if len(p) > c.left {
-		return 0, fmt.Errorf("more than %d bytes come out", maxKernel)
+		return 0, errors.New("too much comes out")
 	}
 	c.left -= len(p)
 	return c.w.Write(p)

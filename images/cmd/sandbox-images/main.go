@@ -10,8 +10,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -25,7 +27,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "sandbox-images:", err)
 		os.Exit(1)
 	}
@@ -37,29 +39,31 @@ type list []string
 func (l *list) String() string     { return strings.Join(*l, ",") }
 func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 
-func run(ctx context.Context, args []string) error {
+func run(ctx context.Context, args []string, stdout io.Writer) error {
 	var opts build.Options
 	var mirrors list
-	flags := flag.NewFlagSet("sandbox-images", flag.ExitOnError)
+	flags := flag.NewFlagSet("sandbox-images", flag.ContinueOnError)
 	dir := flags.String("store", ".build/images", "directory of the image store")
 	flags.StringVar(&opts.WorkDir, "work", ".build/work", "directory for unfinished and reusable files")
 	flags.StringVar(&opts.Agent, "agent", "bin/sandbox-agent", "the static guest agent")
 	flags.BoolVar(&opts.Refresh, "refresh", false, "build again, with the packages of today")
 	flags.BoolVar(&opts.Verbose, "v", false, "show what the programs say")
 	flags.Var(&mirrors, "mirror", "where Debian packages come from (repeatable; default: the host's sources)")
-	if err := flags.Parse(args); err != nil {
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	s, err := store.Open(*dir)
 	if err != nil {
 		return err
 	}
-	opts.Store, opts.Mirrors, opts.Progress = s, mirrors, os.Stdout
+	opts.Store, opts.Mirrors, opts.Progress = s, mirrors, stdout
 	switch flags.Arg(0) {
 	case "ls":
-		return ls(s)
+		return ls(s, stdout)
 	case "kernel":
-		return fetchKernel(ctx, opts)
+		return fetchKernel(ctx, opts, stdout)
 	case "reproduce":
 		return build.Reproduce(ctx, opts, flags.Args()[1:]...)
 	default:
@@ -68,7 +72,7 @@ func run(ctx context.Context, args []string) error {
 	}
 }
 
-func ls(s *store.Store) error {
+func ls(s *store.Store, stdout io.Writer) error {
 	items, err := s.List()
 	if err != nil {
 		return err
@@ -80,14 +84,17 @@ func ls(s *store.Store) error {
 		}
 		m := i.Manifest
 		const mib = 1 << 20
-		fmt.Printf("%s %s  disk %d MiB of %d MiB, kernel %s, built %s\n", mark, m.Ref(), m.RootDisk.Size/mib,
+		_, err := fmt.Fprintf(stdout, "%s %s  disk %d MiB of %d MiB, kernel %s, built %s\n", mark, m.Ref(), m.RootDisk.Size/mib,
 			m.RootDisk.VirtualSize/mib, m.Labels["kernel.release"], m.Provenance.BuiltAt.Format("2006-01-02 15:04"))
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
 // fetchKernel takes the kernel from the first shipped recipe; all share it.
-func fetchKernel(ctx context.Context, opts build.Options) error {
+func fetchKernel(ctx context.Context, opts build.Options, stdout io.Writer) error {
 	r, err := recipes.Shipped(recipes.Names()[0])
 	if err != nil {
 		return err
@@ -96,6 +103,6 @@ func fetchKernel(ctx context.Context, opts build.Options) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(dir)
-	return nil
+	_, err = fmt.Fprintln(stdout, dir)
+	return err
 }
