@@ -102,7 +102,9 @@ func deny(w http.ResponseWriter, challenge, cause string) {
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusUnauthorized)
-	_ = json.NewEncoder(w).Encode(problem{ // the client has gone, nobody is left to tell
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(problem{ // the client has gone, nobody is left to tell
 		Type:   "https://agentic-sandbox.aiwg.io/problems/auth.required",
 		Title:  "A token is required",
 		Status: http.StatusUnauthorized,

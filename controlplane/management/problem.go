@@ -93,7 +93,7 @@ func (a *api) problem(w http.ResponseWriter, r *http.Request, p managementv1.Pro
 		w.Header().Set("Retry-After", "5")
 	}
 	w.WriteHeader(p.Status)
-	if err := json.NewEncoder(w).Encode(p); err != nil {
+	if err := encode(w, p); err != nil {
 		a.logFrom(r).Debug("cannot write problem", "error", err)
 	}
 }
@@ -103,9 +103,16 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request, status int, v any) 
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	if err := json.NewEncoder(w).Encode(v); err != nil {
+	if err := encode(w, v); err != nil {
 		a.logFrom(r).Debug("cannot write answer", "error", err)
 	}
+}
+
+// encode leaves <, > and & as they are: no answer here is part of a page.
+func encode(w http.ResponseWriter, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
 }
 
 // accepted answers with an operation and where to find it again.

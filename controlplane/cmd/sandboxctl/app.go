@@ -15,7 +15,7 @@ import (
 )
 
 // version is set by the linker.
-var version = "devel"
+var version = "dev"
 
 // The exit statuses. Those from 3 to 6 tell how a task ended.
 const (

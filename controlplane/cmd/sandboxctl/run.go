@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -147,6 +148,7 @@ type work struct {
 	machine string
 	quiet   bool
 	raw     bool // output goes to a terminal as it is
+	open    bool // the terminal's last line has no end yet
 }
 
 const (
@@ -209,6 +211,7 @@ func (w *work) output(name string, data []byte) error {
 	}
 	if !w.raw && isTerminal(out) {
 		data = []byte(terminal.Text(string(data)))
+		w.open = !bytes.HasSuffix(data, []byte("\n"))
 	}
 	if _, err := out.Write(data); err != nil {
 		return fmt.Errorf("cannot write output: %w", err)
@@ -228,6 +231,9 @@ func (w *work) finish(ctx context.Context, res invoke.Result, err error) error {
 		return fmt.Errorf("cannot send message: %w", err)
 	case res.Message != nil:
 		return w.printMessage(res.Message)
+	}
+	if w.open {
+		fmt.Fprintln(w.stdout)
 	}
 	task := res.Task
 	if w.format != formatTable && w.format != formatWide {

@@ -163,7 +163,9 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, "HTTP status %d", e.HTTPStatus)
 	}
 	for _, v := range e.Violations {
-		fmt.Fprintf(&b, "\n  %s: %s", v.Field, v.Description)
+		if !strings.Contains(e.Message, v.Field+": "+v.Description) {
+			fmt.Fprintf(&b, "\n  %s: %s", v.Field, v.Description)
+		}
 	}
 	return b.String()
 }
