@@ -175,7 +175,8 @@ func (s Suite) mmdebstrap(ctx context.Context, out string, options []string, env
 	args = append(append(args, s.Name, out), mirrors...)
 	err = hosttool.Run(ctx, hosttool.Command{Tool: hosttool.Mmdebstrap, Args: args, Env: env, Line: s.Line, Grace: cleanUp})
 	if err != nil && os.Geteuid() != 0 && ctx.Err() == nil {
-		return fmt.Errorf("%w\nwithout root this needs user namespaces and entries in /etc/subuid and /etc/subgid; or run: sudo make images", err)
+		return fmt.Errorf("%w\nwithout root this needs user namespaces, and entries in /etc/subuid and /etc/subgid; "+
+			"or run: sudo make images", err)
 	}
 	return err
 }
