@@ -19,9 +19,10 @@ const timer = setInterval(() => {
 }, 250);
 `
 
-// TestCrashWhileCommandStreams kills the daemon with -9 while a command
-// writes. After the restart the machine is listed and answers, and the task
-// reaches its true end with every line of output once.
+// TestCrashWhileCommandStreams kills the daemon with -9 while a command writes
+// and sandboxctl follows it. After the restart the machine is listed and
+// answers, the task reaches its true end, and sandboxctl, which has waited for
+// the daemon to come back, has shown every line of output once.
 func TestCrashWhileCommandStreams(t *testing.T) {
 	d := own(t, rig.Options{})
 	ctx := deadline(t)
@@ -32,21 +33,27 @@ func TestCrashWhileCommandStreams(t *testing.T) {
 
 	// Stream until some output has been seen, then pull the rug.
 	pr, pw := io.Pipe()
+	var status int
 	ended := make(chan error, 1)
 	go func() {
-		_, err := d.CtlTo(ctx, pw, io.Discard, "run", "crash", "--mode", "plan", "--request", request)
-		ended <- err
+		var err error
+		status, err = d.CtlTo(ctx, pw, io.Discard, "run", "crash", "--mode", "plan", "--request", request)
 		_ = pw.Close()
+		ended <- err
 	}()
+	var followed strings.Builder
 	lines := bufio.NewScanner(pr)
-	for lines.Scan() && lines.Text() != "tick 3" {
-	}
-	check(t, d.Kill())
 	for lines.Scan() {
+		followed.WriteString(lines.Text() + "\n")
+		if lines.Text() == "tick 3" {
+			check(t, d.Kill())
+			check(t, d.Launch(ctx))
+		}
 	}
-	<-ended
-
-	check(t, d.Launch(ctx))
+	check(t, <-ended)
+	if want := ticks(60); status != 0 || followed.String() != want {
+		t.Errorf("sandboxctl ended with status %d and output %q, want 0 and %q", status, followed.String(), want)
+	}
 	_, err = d.Must(ctx, "wait", "crash")
 	check(t, err)
 	after, err := d.Must(ctx, "show", "crash", "-o", "json")
@@ -65,14 +72,8 @@ func TestCrashWhileCommandStreams(t *testing.T) {
 	if k.Status.State != "TASK_STATE_COMPLETED" {
 		t.Errorf("the task is %s, want completed", k.Status.State)
 	}
-	var want strings.Builder
-	for n := 1; n <= 60; n++ {
-		want.WriteString("tick ")
-		want.WriteString(itoa(n))
-		want.WriteString("\n")
-	}
-	if got := k.text("stdout"); got != want.String() {
-		t.Errorf("output is %q, want %q", got, want.String())
+	if got, want := k.text("stdout"), ticks(60); got != want {
+		t.Errorf("output is %q, want %q", got, want)
 	}
 	// And new work is done as if nothing had been.
 	if _, err := d.Must(ctx, "send", "crash", "still there?"); err != nil {
@@ -117,6 +118,15 @@ func TestStopLeavesMachinesRunning(t *testing.T) {
 	check(t, err)
 	_, err = d.Must(ctx, "send", "stays", "hello again")
 	check(t, err)
+}
+
+// ticks is what slowRunner prints.
+func ticks(n int) string {
+	var b strings.Builder
+	for i := 1; i <= n; i++ {
+		b.WriteString("tick " + itoa(i) + "\n")
+	}
+	return b.String()
 }
 
 func id(t *testing.T, show string) string {

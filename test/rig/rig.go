@@ -134,9 +134,14 @@ func stateDir() (string, error) {
 var readyLine = regexp.MustCompile(`^sandboxd ready url=(\S+)`)
 
 // Launch starts the process on the daemon's state directory, again after Kill
-// or Stop, and waits until it is ready.
+// or Stop, and waits until it is ready. Again means at the same address, where
+// clients that lost it look for it.
 func (d *Daemon) Launch(ctx context.Context) error {
-	args := append([]string{"serve", "--state-dir", d.StateDir, "--listen", "127.0.0.1:0", "--log-level", "debug"}, d.opts.Args...)
+	listen := "127.0.0.1:0"
+	if d.URL != "" {
+		listen = strings.TrimPrefix(d.URL, "http://")
+	}
+	args := append([]string{"serve", "--state-dir", d.StateDir, "--listen", listen, "--log-level", "debug"}, d.opts.Args...)
 	d.cmd = exec.Command(filepath.Join(d.bin, "sandboxd"), args...) //nolint:noctx,gosec // it outlives ctx; Stop and Kill end it
 	d.cmd.Env = append(os.Environ(), "SANDBOX_STATE_DIR=")
 	d.tail = &tail{also: d.opts.Log}
