@@ -24,7 +24,10 @@ func setUp(h *Handover) error {
 		{source: "tmpfs", target: "/run", kind: "tmpfs", flags: private, data: "mode=0755"},
 		{source: "tmpfs", target: "/tmp", kind: "tmpfs", flags: private, data: "mode=1777"},
 		{source: "tmpfs", target: "/dev/shm", kind: "tmpfs", flags: private, data: "mode=1777"},
-		{source: "devpts", target: "/dev/pts", kind: "devpts", flags: unix.MS_NOSUID | unix.MS_NOEXEC, data: "gid=5,mode=0620,ptmxmode=0666"},
+		{
+			source: "devpts", target: "/dev/pts", kind: "devpts", flags: unix.MS_NOSUID | unix.MS_NOEXEC,
+			data: "gid=5,mode=0620,ptmxmode=0666",
+		},
 	})
 	if err != nil {
 		return err
@@ -70,7 +73,7 @@ func identify(c agentv1.BootConfig) error {
 		if err != nil {
 			return fmt.Errorf("cannot make the home of user %q: %w", u.Name, err)
 		}
-		home.Close()
+		_ = home.Close()
 	}
 	for _, d := range c.Directories {
 		if err := makeDirectory(d); err != nil {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -302,8 +303,8 @@ func (b *cgroupBox) remove() {
 		}
 		return nil
 	})
-	for i := len(dirs) - 1; i >= 0; i-- {
-		_ = unix.Rmdir(dirs[i]) // an empty group that stays costs little
+	for _, dir := range slices.Backward(dirs) {
+		_ = unix.Rmdir(dir) // an empty group that stays costs little
 	}
 }
 

@@ -71,7 +71,9 @@ func newRun(id string, spec *agentv1.RunSpec, b bounds) *Run {
 // it is over.
 func lostRun(id string) *Run {
 	r := newRun(id, nil, bounds{})
-	r.ended = &agentv1.Exited{Cause: agentv1.Exited_CAUSE_LOST, Code: 128 + int32(unix.SIGKILL), Signal: int32(unix.SIGKILL), EndedAt: timestamppb.Now()}
+	r.ended = &agentv1.Exited{
+		Cause: agentv1.Exited_CAUSE_LOST, Code: 128 + int32(unix.SIGKILL), Signal: int32(unix.SIGKILL), EndedAt: timestamppb.Now(),
+	}
 	close(r.done)
 	return r
 }
@@ -130,7 +132,7 @@ func (r *Run) supervise(b box, pipes stdio) {
 	r.feed.ring()
 	r.mu.Unlock()
 	if pipes.in != nil {
-		pipes.in.Close() // frees a feeder that is blocked in it
+		_ = pipes.in.Close() // frees a feeder that is blocked in it
 	}
 	drain(&pumps, pipes)
 	feeder.Wait()
@@ -223,7 +225,7 @@ type ownedEnds [3]*os.File
 func (e ownedEnds) close() {
 	for _, f := range e {
 		if f != nil {
-			f.Close()
+			_ = f.Close()
 		}
 	}
 }
@@ -231,7 +233,7 @@ func (e ownedEnds) close() {
 func (s stdio) close() {
 	for _, f := range []*os.File{s.in, s.out, s.err} {
 		if f != nil {
-			f.Close()
+			_ = f.Close()
 		}
 	}
 }

@@ -80,10 +80,10 @@ func (b *shimBox) launch(l launch) error {
 		Files: []*os.File{null, null, os.Stderr, theirs, l.stdio[0], l.stdio[1], l.stdio[2], l.cwd},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
-	theirs.Close()
-	null.Close()
+	_ = theirs.Close()
+	_ = null.Close()
 	if err != nil {
-		ours.Close()
+		_ = ours.Close()
 		return fmt.Errorf("cannot start the supervisor of a run: %w", err)
 	}
 	b.conn = ours
@@ -95,7 +95,7 @@ func (b *shimBox) launch(l launch) error {
 		err = reports.Decode(&first)
 	}
 	if err != nil || !first.Started {
-		ours.Close()
+		_ = ours.Close()
 		_, _ = shim.Wait() // it ends because its control has ended
 		if err == nil {
 			return startFailure(l.Argv[0], l.Path, syscall.Errno(first.Errno))
@@ -127,7 +127,7 @@ func (b *shimBox) watch(shim *os.Process, reports *json.Decoder) {
 		}
 	}
 	_, _ = shim.Wait() // its reports are all we need of it
-	b.conn.Close()
+	_ = b.conn.Close()
 	if !exited {
 		b.exit <- procExit{lost: true} // somebody has killed the shim
 	}

@@ -171,7 +171,8 @@ func (t *Table) makeRoom(id string, buffer int) error {
 	}
 	if held > t.budget {
 		return refuse(Exhausted, "OUTPUT_BUFFERS", id,
-			"cannot start run %s: output buffers of all runs would exceed %d bytes; release ended runs or ask for smaller buffers", id, t.budget)
+			"cannot start run %s: output buffers of all runs would exceed %d bytes; release ended runs or ask for smaller buffers",
+			id, t.budget)
 	}
 	return nil
 }
@@ -287,7 +288,8 @@ func (t *Table) prepare(spec *agentv1.RunSpec) (launch, error) {
 		pidsMax:    spec.GetPidsMax(),
 	}
 	if l.Switch && self != 0 {
-		return launch{}, refuse(Precondition, ReasonUser, spec.GetUser(), "cannot run as %q: the agent runs as uid %d and cannot become another", spec.GetUser(), self)
+		return launch{}, refuse(Precondition, ReasonUser, spec.GetUser(),
+			"cannot run as %q: the agent runs as uid %d and cannot become another", spec.GetUser(), self)
 	}
 	root, err := workspace.OpenRoot(spec.GetRoot())
 	if err != nil {
@@ -300,10 +302,11 @@ func (t *Table) prepare(spec *agentv1.RunSpec) (launch, error) {
 		if errors.Is(err, workspace.ErrOutside) || errors.Is(err, workspace.ErrInvalid) {
 			kind = Invalid
 		}
-		return launch{}, refuse(kind, ReasonDirectory, spec.GetWorkingDir(), "cannot use working directory %q: %w", spec.GetWorkingDir(), err)
+		return launch{}, refuse(kind, ReasonDirectory, spec.GetWorkingDir(),
+			"cannot use working directory %q: %w", spec.GetWorkingDir(), err)
 	}
 	if l.Path, err = findProgram(l.Argv[0], l.Env, l.cwd); err != nil {
-		l.cwd.Close()
+		_ = l.cwd.Close()
 		return launch{}, err
 	}
 	return l, nil

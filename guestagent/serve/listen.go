@@ -73,7 +73,7 @@ func removeStale(ctx context.Context, path string) error {
 	}
 	var d net.Dialer
 	if c, err := d.DialContext(ctx, "unix", path); err == nil {
-		c.Close()
+		_ = c.Close()
 		return errors.New("another agent listens there")
 	}
 	return os.Remove(path)
@@ -130,7 +130,7 @@ func (g *guardedListener) Accept() (net.Conn, error) {
 		}
 		if err := g.check(c); err != nil {
 			g.log.Warn("refused a connection", "error", err)
-			c.Close()
+			_ = c.Close()
 			continue
 		}
 		select {
@@ -138,7 +138,7 @@ func (g *guardedListener) Accept() (net.Conn, error) {
 			return &guardedConn{Conn: c, slots: g.slots}, nil
 		default:
 			g.log.Warn("refused a connection", "error", "too many")
-			c.Close()
+			_ = c.Close()
 		}
 	}
 }

@@ -193,7 +193,7 @@ func (a agent) start(t *testing.T, spec *agentv1.RunSpec) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
 		_, _ = a.CancelRun(ctx, &agentv1.CancelRunRequest{RunId: id, Grace: durationpb.New(0)})
 		_, _ = a.ReleaseRun(ctx, &agentv1.ReleaseRunRequest{RunId: id})

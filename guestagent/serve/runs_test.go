@@ -5,9 +5,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -387,7 +389,7 @@ func TestHundredRunsAtOnce(t *testing.T) {
 	onEachAgent(t, func(t *testing.T, a agent) {
 		var wg sync.WaitGroup
 		for i := range 100 {
-			id := a.start(t, sh(`echo "$1"; exit $(($1 % 100))`, fmt.Sprint(i)))
+			id := a.start(t, sh(`echo "$1"; exit $(($1 % 100))`, strconv.Itoa(i)))
 			wg.Go(func() {
 				p, err := a.attach(t.Context(), id, 0)
 				if err != nil {
@@ -469,7 +471,7 @@ func TestReleaseNeedsTheEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.send(stdin(0, nil, true)); err != nil && err != io.EOF {
+		if err := p.send(stdin(0, nil, true)); err != nil && !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
 		if _, err := p.follow(); err != nil {

@@ -99,7 +99,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) (asked bool, err error
 		s.grpc.Stop()
 		return asked, errors.Join(err, errors.New("runs did not end in time"))
 	}
-	<-failed
+	err = errors.Join(err, <-failed)
 	s.service.receivers.Wait()
 	return asked, err
 }

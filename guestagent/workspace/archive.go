@@ -76,7 +76,7 @@ type unpacker struct {
 
 func (u *unpacker) forget() {
 	if u.parent != nil {
-		u.parent.Close()
+		_ = u.parent.Close()
 		u.parent = nil
 	}
 }

@@ -145,12 +145,12 @@ func (r *Root) makeDirs(rel string, mode uint32, owner Owner) (*os.File, error) 
 			continue
 		}
 		if part == ".." {
-			parent.Close()
+			_ = parent.Close()
 			return nil, fmt.Errorf("cannot make %q below %q: %w: \"..\" in a path to be made", rel, r.path, ErrInvalid)
 		}
 		done = filepath.Join(done, part)
 		next, err := r.step(parent, done, part, mode, owner)
-		parent.Close()
+		_ = parent.Close()
 		if err != nil {
 			return nil, err
 		}
@@ -178,7 +178,7 @@ func (r *Root) step(parent *os.File, rel, part string, mode uint32, owner Owner)
 		return dir, nil
 	}
 	if err := owner.apply(dir); err != nil {
-		dir.Close()
+		_ = dir.Close()
 		return nil, err
 	}
 	return dir, nil

@@ -58,7 +58,7 @@ func (r *Root) Create(name string, opt FileOptions) (*Writer, error) {
 	w := &Writer{parent: parent, base: base, temp: ".sandbox-put-" + rand.Text(), opt: opt, sum: sha256.New()}
 	fd, err := unix.Openat(int(parent.Fd()), w.temp, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		parent.Close()
+		_ = parent.Close()
 		return nil, fmt.Errorf("cannot write %q below %q: %w", name, r.path, err)
 	}
 	w.file = os.NewFile(uintptr(fd), name)
@@ -87,8 +87,8 @@ func (w *Writer) Commit(size uint64, sum []byte) error {
 		w.Abort()
 		return fmt.Errorf("cannot write %q: %w", w.base, err)
 	}
-	w.file.Close()
-	w.parent.Close()
+	_ = w.file.Close()
+	_ = w.parent.Close()
 	return nil
 }
 
@@ -121,8 +121,8 @@ func (w *Writer) Abort() {
 		_ = unix.Unlinkat(int(w.parent.Fd()), w.temp, 0)
 		w.temp = ""
 	}
-	w.file.Close()
-	w.parent.Close()
+	_ = w.file.Close()
+	_ = w.parent.Close()
 }
 
 func checkEnd(gotSize uint64, got hash.Hash, size uint64, sum []byte) error {
@@ -162,7 +162,7 @@ func (r *Root) Open(name string, limit uint64) (*Reader, error) {
 		err = fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, info.Size(), limit)
 	}
 	if err != nil {
-		f.Close()
+		_ = f.Close()
 		return nil, fmt.Errorf("cannot read %q below %q: %w", name, r.path, err)
 	}
 	return &Reader{file: f, sum: sha256.New(), limit: limit}, nil
