@@ -4,7 +4,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -188,4 +190,22 @@ func TestRunsAsAnotherUserWithoutPrivileges(t *testing.T) {
 			t.Errorf("the mark has leaked: %q", out)
 		}
 	})
+}
+
+// A process that the run's own root has moved out of its control group is not
+// ours to wait for, not even when it holds the pipes open.
+func TestEscapedHolderOfPipesIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	group := delegated(t)
+	table := newTable(t, command.Options{CgroupMount: group})
+	s := sh(`sleep 300 & echo $! > "$0/cgroup.procs" && echo $!`)
+	s.Argv = append(s.Argv, filepath.Dir(group))
+	out, errOut, e := result(t, table, s)
+	pid, err := strconv.Atoi(strings.TrimSpace(out))
+	if err != nil || e.GetCode() != 0 {
+		t.Fatalf("%q %q %v", out, errOut, e)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Errorf("it had not escaped: %v", err)
+	}
 }
