@@ -62,7 +62,7 @@ func checkPass(user embedded.Identity, dir string) error {
 		return fmt.Errorf("cannot use directory %q: %w", dir, err)
 	}
 	at := "/"
-	for _, part := range strings.Split(strings.Trim(real, "/"), "/") {
+	for part := range strings.SplitSeq(strings.Trim(real, "/"), "/") {
 		at = filepath.Join(at, part)
 		ok, err := permits(user, at, mayPass)
 		if err != nil {

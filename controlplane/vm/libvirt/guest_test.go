@@ -41,10 +41,16 @@ func guestParts(t *testing.T) string {
 	return parts
 }
 
+// guestVar names kernel, initramfs and disk of a test guest that is built.
+const guestVar = "SANDBOX_LIBVIRT_GUEST"
+
 // guest builds the test guest once per test, or skips.
 func guest(t *testing.T) guestFiles {
 	t.Helper()
 	parts := guestParts(t)
+	if g := strings.Fields(os.Getenv(guestVar)); len(g) == 3 {
+		return guestFiles{g[0], g[1], g[2]}
+	}
 	dir := openDir(t)
 	g := guestFiles{kernel: filepath.Join(dir, "vmlinux"), initramfs: filepath.Join(dir, "initramfs"), disk: filepath.Join(dir, "disk.qcow2")}
 	kernel, err := os.ReadFile(filepath.Join(parts, "vmlinux"))

@@ -146,7 +146,7 @@ func (a *accelerator) ask(ctx context.Context, prove func(context.Context) (bool
 }
 
 func (d *Driver) kvm(ctx context.Context) (bool, string) {
-	if reason := d.kvmClosed(); reason != "" {
+	if reason := kvmClosed(d.user); reason != "" {
 		return false, reason
 	}
 	return d.accel.ask(ctx, d.cfg.Accelerator)
@@ -154,19 +154,31 @@ func (d *Driver) kvm(ctx context.Context) (bool, string) {
 
 const kvmDevice = "/dev/kvm"
 
-// kvmClosed says why the hypervisors' user may not use KVM, whether or not it
+// kvmClosed says why a hypervisors' user may not use KVM, whether or not it
 // works; "" when it may.
-func (d *Driver) kvmClosed() string {
-	ok, err := permits(d.user, kvmDevice, mayRead|mayWrite)
+func kvmClosed(who embedded.Identity) string {
+	ok, err := permits(who, kvmDevice, mayRead|mayWrite)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return "the host has no " + kvmDevice
 	case err != nil:
 		return err.Error()
 	case !ok:
-		return fmt.Sprintf("user %q, which runs the hypervisors, may not open %s (run: usermod -a -G kvm %s)", d.user.Name, kvmDevice, d.user.Name)
+		return fmt.Sprintf("user %q, which runs the hypervisors, may not open %s (run: usermod -a -G kvm %s)",
+			who.Name, kvmDevice, who.Name)
 	}
 	return ""
+}
+
+// prober is the user as which libvirt believes to run QEMU. The embedded driver
+// has our settings; a libvirtd has its own, which name the distribution's user.
+func (d *Driver) prober() embedded.Identity {
+	if !d.embedded() {
+		if who, l := hypervisorUser("libvirt-qemu"); l.reason == "" {
+			return who
+		}
+	}
+	return d.user
 }
 
 // program is a binary whose version is asked for once.

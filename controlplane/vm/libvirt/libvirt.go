@@ -149,6 +149,11 @@ func (d *Driver) open(ctx context.Context) error {
 			return err
 		}
 	}
+	if os.Geteuid() == 0 && kvmClosed(d.prober()) != "" {
+		if d.emulator, err = embedded.Shim(d.root, d.qemu.path); err != nil {
+			return err
+		}
+	}
 	d.session, err = connect(d.uri(), d.embedded(), d.inbox)
 	if d.pipe != nil {
 		d.pipe.Settled()
@@ -180,13 +185,7 @@ func (d *Driver) prepareEmbedded(ctx context.Context) error {
 	if len(swept.Dropped)+len(swept.Killed) > 0 {
 		d.log.Warn("swept libvirt's root", "kept", swept.Kept, "dropped", swept.Dropped, "killed", swept.Killed)
 	}
-	if err := embedded.WriteConfig(d.root.Dir, d.user); err != nil {
-		return err
-	}
-	if os.Geteuid() == 0 && d.kvmClosed() != "" {
-		d.emulator, err = embedded.Shim(d.root, d.qemu.path)
-	}
-	return err
+	return embedded.WriteConfig(d.root.Dir, d.user)
 }
 
 // closeLimit bounds how long Close waits for libvirt calls that hang on a

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 )
 
@@ -48,9 +48,12 @@ func again(t *testing.T, phase string, env ...string) *exec.Cmd {
 	return cmd
 }
 
+// uriVar runs the tests on another libvirt than the embedded one.
+const uriVar = "SANDBOX_LIBVIRT_URI"
+
 func openOn(t *testing.T, dir string, change func(*Config)) *Driver {
 	t.Helper()
-	cfg := Config{StateDir: dir, Log: testLog(t)}
+	cfg := Config{StateDir: dir, URI: os.Getenv(uriVar), Log: testLog(t)}
 	if change != nil {
 		change(&cfg)
 	}
@@ -126,7 +129,7 @@ func TestMachine(t *testing.T) {
 		t.Errorf("guest says %q", got)
 	}
 	if diag := m.Diagnose(t.Context()); !strings.Contains(diag.Console, fmt.Sprintf("config {\"id\":%q} disk sandbox-root", id)) ||
-		diag.State != "running" || diag.Facts["pid"] == "" || !strings.Contains(diag.Hypervisor, "-uuid "+string(id)) {
+		diag.State != "running" || diag.Facts["pid"] == "" || d.embedded() != strings.Contains(diag.Hypervisor, "-uuid "+string(id)) {
 		t.Errorf("diagnosis is %+v", diag)
 	}
 	for _, end := range []struct {
@@ -193,14 +196,46 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-// TestFlood checks that a guest cannot fill the host's disk by its console.
+// cgroups makes a cgroup v2 directory for machines, or returns "".
+func cgroups(t *testing.T) string {
+	t.Helper()
+	for line := range strings.Lines(string(read(t, "/proc/mounts"))) {
+		fields := strings.Fields(line)
+		if len(fields) < 3 || fields[2] != "cgroup2" {
+			continue
+		}
+		dir := filepath.Join(fields[1], fmt.Sprintf("sandbox-test-%d", os.Getpid()))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Logf("no cgroup: %v", err)
+			return ""
+		}
+		t.Cleanup(func() {
+			if err := os.Remove(dir); err != nil {
+				t.Errorf("machines left cgroups: %v", err)
+			}
+		})
+		return dir
+	}
+	return ""
+}
+
+// TestFlood checks that a guest cannot fill the host's disk by its console. The
+// state directory's path is longer than any socket's may be.
 func TestFlood(t *testing.T) {
 	if isolated(t) {
 		return
 	}
 	g := guest(t)
-	d := openOn(t, openDir(t), nil)
+	group := cgroups(t)
+	dir := filepath.Join(openDir(t), strings.Repeat("long/", 20))
+	d := openOn(t, dir, func(c *Config) { c.Cgroup = group })
 	m := bootTest(t, d, g.spec(newID(t)))
+	if group != "" {
+		pid := m.Diagnose(t.Context()).Facts["pid"]
+		if procs := string(read(t, filepath.Join(m.cgroup(), "cgroup.procs"))); strings.TrimSpace(procs) != pid {
+			t.Errorf("cgroup holds %q, want %q", procs, pid)
+		}
+	}
 	if got := ask(t, m, "flood"); got != "done" {
 		t.Fatalf("guest says %q", got)
 	}
@@ -298,154 +333,5 @@ func TestUndo(t *testing.T) {
 	}
 	if got := ask(t, m, "hello"); got != "hello" {
 		t.Errorf("guest says %q", got)
-	}
-}
-
-// TestRecover kills the process that runs the driver and takes its machines
-// over in another.
-func TestRecover(t *testing.T) {
-	guestParts(t)
-	switch os.Getenv(phaseVar) {
-	case "first":
-		recoverFirst(t)
-		return
-	case "second":
-		recoverSecond(t)
-		return
-	}
-	g := guest(t)
-	dir := openDir(t)
-	ids := []instance.ID{newID(t), newID(t), newID(t), newID(t)}
-	env := []string{"TEST_DIR=" + dir, fmt.Sprintf("TEST_IDS=%s %s %s %s", ids[0], ids[1], ids[2], ids[3]),
-		"TEST_GUEST=" + g.kernel + " " + g.initramfs + " " + g.disk}
-	first := again(t, "first", env...)
-	out, err := first.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	first.Stderr = t.Output()
-	if err := first.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ready := false
-	for line := range lines(out) {
-		t.Log("first: ", line)
-		if strings.Contains(line, "all machines run") {
-			ready = true
-			break
-		}
-	}
-	if err := first.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = first.Wait()
-	if !ready {
-		t.Fatal("the first process has not come far enough")
-	}
-	// One machine dies while nobody watches.
-	if err := syscall.Kill(pidOf(t, ids[1]), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	second := again(t, "second", env...)
-	text, err := second.CombinedOutput()
-	t.Logf("%s", text)
-	if err != nil {
-		t.Fatalf("second: %v", err)
-	}
-}
-
-func recoverParts(t *testing.T) (string, []instance.ID, guestFiles) {
-	t.Helper()
-	var ids []instance.ID
-	for _, id := range strings.Fields(os.Getenv("TEST_IDS")) {
-		ids = append(ids, instance.ID(id))
-	}
-	g := strings.Fields(os.Getenv("TEST_GUEST"))
-	return os.Getenv("TEST_DIR"), ids, guestFiles{g[0], g[1], g[2]}
-}
-
-func recoverFirst(t *testing.T) {
-	dir, ids, g := recoverParts(t)
-	d := openOn(t, dir, nil)
-	for i, id := range ids {
-		m, _, err := d.Create(within(t), g.spec(id))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if i == 2 {
-			continue // is never started
-		}
-		if err := m.Start(within(t)); err != nil {
-			t.Fatal(err)
-		}
-		if got := ask(t, m, "hello"); got != "hello" {
-			t.Errorf("guest says %q", got)
-		}
-		if p, ok := m.(vm.Pauser); ok && i == 3 {
-			if err := p.Pause(within(t)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	fmt.Println("all machines run")
-	<-t.Context().Done() // until we are killed
-}
-
-func recoverSecond(t *testing.T) {
-	dir, ids, _ := recoverParts(t)
-	d := openOn(t, dir, nil)
-	list, err := d.List(within(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	running := map[instance.ID]bool{}
-	for _, f := range list {
-		running[f.ID] = f.Running
-	}
-	if len(list) != 4 || !running[ids[0]] || running[ids[1]] || running[ids[2]] || !running[ids[3]] {
-		t.Fatalf("list is %+v", list)
-	}
-	machines := map[instance.ID]vm.Instance{}
-	for _, f := range list {
-		m, err := d.Recover(within(t), f.Handle)
-		if err != nil {
-			t.Fatal(err)
-		}
-		machines[f.ID] = m
-	}
-	if got := ask(t, machines[ids[0]], "still here"); got != "still here" {
-		t.Errorf("guest says %q", got)
-	}
-	waitTest(t, machines[ids[1]], vm.ExitUnknown)
-	if err := machines[ids[1]].Start(within(t)); err != nil {
-		t.Fatal(err)
-	}
-	if got := ask(t, machines[ids[1]], "again"); got != "again" {
-		t.Errorf("guest says %q", got)
-	}
-	if _, err := machines[ids[2]].Wait(within(t)); err == nil {
-		t.Error("a machine that was never started has ended")
-	}
-	p, ok := machines[ids[3]].(vm.Pauser)
-	if !ok {
-		t.Fatal("machine cannot be resumed")
-	}
-	if err := p.Resume(within(t)); err != nil {
-		t.Fatal(err)
-	}
-	if got := ask(t, machines[ids[3]], "resumed"); got != "resumed" {
-		t.Errorf("guest says %q", got)
-	}
-	for _, m := range machines {
-		if m, ok := m.(*machine); ok {
-			closeTest(t, d, m)
-		}
-	}
-	if list, err = d.List(within(t)); err != nil || len(list) != 0 {
-		t.Errorf("list is %+v, %v", list, err)
-	}
-	_, err = d.Recover(within(t), vm.Handle{Driver: driverName, Version: 1, Data: fmt.Appendf(nil, `{"id":%q}`, ids[0])})
-	if !errors.Is(err, vm.ErrGone) {
-		t.Errorf("recovering a removed machine answers %v", err)
 	}
 }

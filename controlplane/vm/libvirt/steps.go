@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -40,12 +41,12 @@ func undo(ctx context.Context, steps []step) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
 	var errs []error
-	for i := len(steps) - 1; i >= 0; i-- {
-		if steps[i].undo == nil {
+	for _, s := range slices.Backward(steps) {
+		if s.undo == nil {
 			continue
 		}
-		if err := steps[i].undo(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("cannot undo %q: %w", steps[i].name, err))
+		if err := s.undo(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("cannot undo %q: %w", s.name, err))
 		}
 	}
 	return errors.Join(errs...)

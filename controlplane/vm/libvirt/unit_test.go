@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode"
@@ -29,13 +30,13 @@ func TestPerform(t *testing.T) {
 		n := rapid.IntRange(1, 6).Draw(t, "steps")
 		bad := rapid.IntRange(0, n).Draw(t, "failing") // n: none
 		injected := rapid.Bool().Draw(t, "injected")
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var log []string
 		var steps []step
 		for i := range n {
 			steps = append(steps, step{
-				name: fmt.Sprint(i),
+				name: strconv.Itoa(i),
 				do: func(context.Context) error {
 					log = append(log, fmt.Sprintf("do %d", i))
 					if i == bad && !injected {
@@ -51,7 +52,7 @@ func TestPerform(t *testing.T) {
 			})
 		}
 		err := perform(ctx, steps, func(name string) error {
-			if injected && name == fmt.Sprint(bad) {
+			if injected && name == strconv.Itoa(bad) {
 				return errStep
 			}
 			return nil

@@ -144,7 +144,7 @@ func children() []int {
 		if err != nil {
 			continue
 		}
-		for _, field := range bytes.Fields(raw) {
+		for field := range bytes.FieldsSeq(raw) {
 			if pid, err := strconv.Atoi(string(field)); err == nil {
 				pids = append(pids, pid)
 			}
