@@ -111,6 +111,21 @@ func TestStateDirNotWritable(t *testing.T) {
 	wants(t, out, "cannot write state directory", "a-file")
 }
 
+// TestMissingHypervisor runs a daemon that cannot find QEMU: it starts, says
+// so, and names the command that mends it.
+func TestMissingHypervisor(t *testing.T) {
+	d := own(t, rig.Options{Env: []string{"PATH=" + t.TempDir()}})
+	ctx := deadline(t)
+	for _, args := range [][]string{{"up", "minimal", "--name", "never"}, {"doctor"}} {
+		r, err := d.Ctl(ctx, args...)
+		check(t, err)
+		if r.Code == 0 {
+			t.Errorf("%v: status is 0", args)
+		}
+		wants(t, r.Stdout+r.Stderr, "qemu-system-x86_64", "apt-get install")
+	}
+}
+
 // TestWrongDigest damages one byte of a base image: it is refused before any
 // machine sees it, by its digest, with what to do.
 func TestWrongDigest(t *testing.T) {

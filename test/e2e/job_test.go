@@ -102,6 +102,8 @@ func TestBigOutput(t *testing.T) {
 	d := daemon(t)
 	ctx := deadline(t)
 	boot(t, d, "big", "agentic-dev", "--workspace", workspace(t, bigRunner))
+	before, err := d.Peak()
+	check(t, err)
 	hash := sha256.New()
 	var counted counter
 	var stderr bytes.Buffer
@@ -112,6 +114,12 @@ func TestBigOutput(t *testing.T) {
 	}
 	if counted != 64<<20 {
 		t.Errorf("got %d bytes, want %d", counted, 64<<20)
+	}
+	// The daemon stores and streams it all in a fraction of its size.
+	after, err := d.Peak()
+	check(t, err)
+	if grown := after - before; grown > 48<<20 {
+		t.Errorf("the daemon's memory grew by %d MiB for 64 MiB of output", grown>>20)
 	}
 	if sum := hex.EncodeToString(hash.Sum(nil)); !strings.Contains(stderr.String(), sum) {
 		t.Errorf("checksum %s is not what the guest computed:\n%s", sum, stderr.String())

@@ -120,6 +120,28 @@ func TestStopLeavesMachinesRunning(t *testing.T) {
 	check(t, err)
 }
 
+// TestStopMachines ends a daemon that was asked to take its machines along.
+func TestStopMachines(t *testing.T) {
+	d := own(t, rig.Options{Args: []string{"--stop-machines"}})
+	ctx := deadline(t)
+	_, err := d.Must(ctx, "up", "minimal", "--name", "goes")
+	check(t, err)
+	check(t, d.Stop())
+	left, err := d.Machines()
+	check(t, err)
+	if len(left) > 0 {
+		t.Errorf("machines run on: %q", left)
+	}
+	check(t, d.Launch(ctx))
+	out, err := d.Must(ctx, "show", "goes", "-o", "json")
+	check(t, err)
+	if !strings.Contains(out, `"stopped"`) {
+		t.Errorf("after the restart: %s", out)
+	}
+	_, err = d.Must(ctx, "start", "goes")
+	check(t, err)
+}
+
 // ticks is what slowRunner prints.
 func ticks(n int) string {
 	var b strings.Builder

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -41,8 +42,9 @@ const stopTimeout = 3 * time.Minute
 type Options struct {
 	// StateDir is made anew when empty, and removed by Remove.
 	StateDir string
-	// Args are added to "serve".
+	// Args are added to "serve", Env to its environment.
 	Args []string
+	Env  []string
 	// Log receives the daemon's log; nil drops it.
 	Log io.Writer
 }
@@ -72,7 +74,7 @@ func Start(ctx context.Context, opts Options) (*Daemon, error) {
 			return nil, err
 		}
 	}
-	if images, err = reachable(images, d.StateDir); err != nil {
+	if images, err = Reachable(images, d.StateDir); err != nil {
 		return nil, err
 	}
 	d.opts.Args = append([]string{"--image-dir", images}, opts.Args...)
@@ -143,7 +145,7 @@ func (d *Daemon) Launch(ctx context.Context) error {
 	}
 	args := append([]string{"serve", "--state-dir", d.StateDir, "--listen", listen, "--log-level", "debug"}, d.opts.Args...)
 	d.cmd = exec.Command(filepath.Join(d.bin, "sandboxd"), args...) //nolint:noctx,gosec // it outlives ctx; Stop and Kill end it
-	d.cmd.Env = append(os.Environ(), "SANDBOX_STATE_DIR=")
+	d.cmd.Env = append(append(os.Environ(), "SANDBOX_STATE_DIR="), d.opts.Env...)
 	d.tail = &tail{also: d.opts.Log}
 	d.cmd.Stderr = d.tail
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: 0, Setpgid: true}
@@ -253,6 +255,29 @@ func (d *Daemon) Leftovers() ([]string, error) {
 		return nil
 	})
 	return left, err
+}
+
+// Machines lists the processes of the daemon's machines.
+func (d *Daemon) Machines() ([]string, error) {
+	all, err := processesNaming(d.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(p string) bool { return !strings.Contains(p, "guest=") }), nil
+}
+
+// Peak is the most memory the daemon has held so far, in bytes.
+func (d *Daemon) Peak() (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.Pid()))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(status), "VmHWM:")
+	var kib int64
+	if _, err := fmt.Sscanf(rest, "%d kB", &kib); err != nil {
+		return 0, fmt.Errorf("cannot read the peak of process %d: %w", d.Pid(), err)
+	}
+	return kib << 10, nil
 }
 
 // processesNaming lists the processes with s on their command line, this one
