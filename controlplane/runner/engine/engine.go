@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -171,11 +172,9 @@ func (e *Engine) prepare(req runner.Request) (string, *runner.Command, error) {
 		if !r.Claims(req) {
 			continue
 		}
-		for _, allowed := range req.Machine.Runners {
-			if allowed == r.Name() {
-				cmd, err := r.Prepare(req)
-				return r.Name(), cmd, err
-			}
+		if slices.Contains(req.Machine.Runners, r.Name()) {
+			cmd, err := r.Prepare(req)
+			return r.Name(), cmd, err
 		}
 		return "", nil, &runner.Refusal{
 			Kind:    runner.Unsupported,
