@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 )
 
-// reachable returns an image store that any user can read: the given one, or
+// Reachable returns an image store that any user can read: the given one, or
 // a copy in dir when some directory above it is closed to others, as the home
 // of root is. The hypervisor runs as an unprivileged user.
-func reachable(store, dir string) (string, error) {
+func Reachable(store, dir string) (string, error) {
 	open, err := openToAll(store)
 	if err != nil || open || os.Getuid() != 0 {
 		return store, err
