@@ -205,7 +205,7 @@ func TestEveryByteOnce(t *testing.T) {
 
 	hash, errs := sha256.New(), strings.Builder{}
 	var seq, bytesOut, highest uint64
-	e, err := l.FollowRun(patient(t), run, FollowOptions{Sink: func(_ context.Context, o *agentv1.Output) error {
+	e, err := l.FollowRun(patient(t), run, FollowOptions{Sink: Each(func(_ context.Context, o *agentv1.Output) error {
 		if o.GetSeq() != seq+1 {
 			t.Errorf("chunk %d after %d", o.GetSeq(), seq)
 		}
@@ -221,7 +221,7 @@ func TestEveryByteOnce(t *testing.T) {
 		bytesOut += uint64(len(o.GetData()))
 		hash.Write(o.GetData())
 		return nil
-	}})
+	})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +257,7 @@ func TestInputOverCutLink(t *testing.T) {
 	var got bytes.Buffer
 	e, err := l.FollowRun(patient(t), run, FollowOptions{
 		Stdin: bytes.NewReader(data),
-		Sink:  func(_ context.Context, o *agentv1.Output) error { got.Write(o.GetData()); return nil },
+		Sink:  Each(func(_ context.Context, o *agentv1.Output) error { got.Write(o.GetData()); return nil }),
 	})
 	if err != nil || e.GetCode() != 0 {
 		t.Fatalf("%v, %v", e, err)
@@ -303,10 +303,10 @@ func TestManyRunsOverCutLink(t *testing.T) {
 		run := startScript(t, l, fmt.Sprintf("i=0; while [ $i -lt 2000 ]; do echo %d $i; i=$((i+1)); done; head -c 1000000 /dev/zero", i), nil)
 		wg.Go(func() {
 			var lines bytes.Buffer
-			e, err := l.FollowRun(patient(t), run, FollowOptions{Sink: func(_ context.Context, o *agentv1.Output) error {
+			e, err := l.FollowRun(patient(t), run, FollowOptions{Sink: Each(func(_ context.Context, o *agentv1.Output) error {
 				lines.Write(o.GetData())
 				return nil
-			}})
+			})})
 			if err != nil || e.GetCode() != 0 {
 				t.Errorf("run %d: %v, %v", i, e, err)
 				return
@@ -424,7 +424,7 @@ func TestAgentStartsAnew(t *testing.T) {
 	started := make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
-		_, err := l.FollowRun(patient(t), run, FollowOptions{Sink: func(context.Context, *agentv1.Output) error { close(started); return nil }})
+		_, err := l.FollowRun(patient(t), run, FollowOptions{Sink: Each(func(context.Context, *agentv1.Output) error { close(started); return nil })})
 		done <- err
 	}()
 	<-started
@@ -449,7 +449,7 @@ func TestCancelAndTakeOver(t *testing.T) {
 	l, other := realLink(t, a.dial), realLink(t, a.dial)
 	run := startScript(t, l, "trap '' TERM; echo ready; while :; do sleep 1000; done", nil)
 	ready := make(chan struct{}, 2)
-	sink := func(context.Context, *agentv1.Output) error { ready <- struct{}{}; return nil }
+	sink := Each(func(context.Context, *agentv1.Output) error { ready <- struct{}{}; return nil })
 	first := make(chan error, 1)
 	go func() {
 		_, err := l.FollowRun(patient(t), run, FollowOptions{Sink: sink})
@@ -503,14 +503,14 @@ func TestDeadLink(t *testing.T) {
 	run := startScript(t, l, "echo one; read x; echo two", func(s *agentv1.RunSpec) { s.Stdin = true })
 	in, feed := io.Pipe()
 	var got strings.Builder
-	_, err := l.FollowRun(patient(t), run, FollowOptions{Stdin: in, Sink: func(_ context.Context, o *agentv1.Output) error {
+	_, err := l.FollowRun(patient(t), run, FollowOptions{Stdin: in, Sink: Each(func(_ context.Context, o *agentv1.Output) error {
 		got.Write(o.GetData())
 		if got.String() == "one\n" {
 			hole.open()
 			go func() { _, _ = feed.Write([]byte("go on\n")) }()
 		}
 		return nil
-	}})
+	})})
 	if err != nil || got.String() != "one\ntwo\n" || conns.Load() < 2 {
 		t.Errorf("%v, output %q, %d connections", err, got.String(), conns.Load())
 	}

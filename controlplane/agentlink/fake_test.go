@@ -164,11 +164,11 @@ func script(err error, msgs ...*agentv1.AttachResponse) func(agentv1.Agent_Attac
 }
 
 // collect is a sink that keeps everything.
-func collect(b *strings.Builder) func(context.Context, *agentv1.Output) error {
-	return func(_ context.Context, o *agentv1.Output) error {
+func collect(b *strings.Builder) Sink {
+	return Each(func(_ context.Context, o *agentv1.Output) error {
 		b.Write(o.GetData())
 		return nil
-	}
+	})
 }
 
 func code(err error) string {

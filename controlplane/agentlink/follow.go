@@ -30,10 +30,8 @@ const (
 type FollowOptions struct {
 	// AfterSeq is the newest chunk the caller has stored; 0 is none.
 	AfterSeq uint64
-	// Sink takes each chunk, in order and exactly once. The chunk is
-	// acknowledged after it has returned nil; an error of it ends FollowRun.
-	// Required. It owns the chunk.
-	Sink func(ctx context.Context, out *agentv1.Output) error
+	// Sink stores the output. An error of it ends FollowRun. Required.
+	Sink Sink
 	// Stdin is the run's input; its end is the end of input. Nil sends none
 	// and leaves the input open. If it is an io.Closer, it is closed when
 	// FollowRun returns, which must end a blocked Read; otherwise one Read may
@@ -48,6 +46,10 @@ type FollowOptions struct {
 // ended. It outlives broken connections. When ctx ends, its error is returned
 // and the run goes on. A silent run of a living guest is followed for ever:
 // bound it by ctx.
+//
+// While the sink stores one batch, the output that comes meanwhile gathers for
+// the next, up to MaxBatch; beyond that the guest is held up. Nothing else
+// delays output. Once FollowRun has returned, the sink is not called any more.
 //
 // Errors: ErrRunLost, ErrTakenOver, the error of ctx, of Sink or of the link's
 // end, or a fault with CodeProtocol of a guest that lies.
@@ -65,9 +67,9 @@ type follower struct {
 	link  *Link
 	runID string
 	what  string
-	sink  func(context.Context, *agentv1.Output) error
-	out   *output
-	in    *input // nil: no input
+	sink  Sink
+	out   *output // as received; the same as stored while there is no attachment
+	in    *input  // nil: no input
 	nonce []byte
 }
 
@@ -119,11 +121,13 @@ func (f *follower) progress() uint64 {
 	return p
 }
 
-// attach follows the run over one connection. errBroken: try the next one.
+// attach follows the run over one connection; what it has received is stored
+// when it returns, unless the sink failed or ctx ended. errBroken: try the next
+// one.
 func (f *follower) attach(ctx context.Context, s *session) (*agentv1.Exited, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	actx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := s.client.AttachRun(ctx)
+	stream, err := s.client.AttachRun(actx)
 	if err != nil {
 		return nil, f.explain(err)
 	}
@@ -149,9 +153,16 @@ func (f *follower) attach(ctx context.Context, s *session) (*agentv1.Exited, err
 	}
 	snd := newSender(stream, f.in, cancel)
 	snd.acked.Store(f.out.seq)
-	go snd.run(ctx)
+	go snd.run(actx)
 	defer func() { cancel(); <-snd.done }()
-	return f.receive(ctx, stream.Recv, snd)
+	b := newBatcher(f.sink, snd.ack, cancel)
+	go b.run(ctx) // an attachment that breaks does not cut the sink short
+	exited, err := f.receive(ctx, stream.Recv, b)
+	cancel() // whatever the guest says now is of no use
+	if serr := b.finish(); serr != nil {
+		return nil, fmt.Errorf("cannot %s: %w", f.what, serr)
+	}
+	return exited, err
 }
 
 // attached checks the first message of an attachment.
@@ -177,7 +188,7 @@ func (f *follower) attached(st *agentv1.RunState) error {
 }
 
 // receive takes messages until the end of the run or of the connection.
-func (f *follower) receive(ctx context.Context, recv func() (*agentv1.AttachResponse, error), snd *sender) (*agentv1.Exited, error) {
+func (f *follower) receive(ctx context.Context, recv func() (*agentv1.AttachResponse, error), b *batcher) (*agentv1.Exited, error) {
 	for {
 		m, err := recv()
 		if f.in != nil {
@@ -193,11 +204,11 @@ func (f *follower) receive(ctx context.Context, recv func() (*agentv1.AttachResp
 			if err := f.out.take(r.Output); err != nil {
 				return nil, err
 			}
-			n := len(r.Output.GetData())
-			if err := f.sink(ctx, r.Output); err != nil {
-				return nil, fmt.Errorf("cannot %s: cannot store output %d: %w", f.what, f.out.seq, err)
+			// What we do not know of is not held: nothing bounds it.
+			r.Output.ProtoReflect().SetUnknown(nil)
+			if err := b.put(ctx, r.Output); err != nil {
+				return nil, err
 			}
-			snd.ack(f.out.seq, n)
 		case *agentv1.AttachResponse_StdinAccepted:
 			if f.in == nil {
 				return nil, lie("it took input that nobody sent")

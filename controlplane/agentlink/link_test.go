@@ -74,10 +74,10 @@ func silent(s agentv1.Agent_AttachRunServer, a *agentv1.Attach) error {
 }
 
 // once is a sink that says when the first chunk has come.
-func once() (sink func(context.Context, *agentv1.Output) error, came <-chan struct{}) {
+func once() (sink Sink, came <-chan struct{}) {
 	c := make(chan struct{})
 	var o sync.Once
-	return func(context.Context, *agentv1.Output) error { o.Do(func() { close(c) }); return nil }, c
+	return func(context.Context, []*agentv1.Output) error { o.Do(func() { close(c) }); return nil }, c
 }
 
 func TestCloseEndsEverything(t *testing.T) {
@@ -145,7 +145,7 @@ func TestSinkFails(t *testing.T) {
 	full := errors.New("disk full")
 	f := &fake{attach: script(nil, runs(), out(1, stdout, 0, "a"), out(2, stdout, 1, "b"), end(exited0(2, 2, 0)))}
 	l := link(t, f.serve(t), Options{})
-	_, err := l.FollowRun(patient(t), testRun, FollowOptions{Sink: func(context.Context, *agentv1.Output) error { return full }})
+	_, err := l.FollowRun(patient(t), testRun, FollowOptions{Sink: func(context.Context, []*agentv1.Output) error { return full }})
 	if !errors.Is(err, full) {
 		t.Errorf("following answers %v", err)
 	}
@@ -246,13 +246,13 @@ func TestAcks(t *testing.T) {
 	}}
 	l := link(t, f.serve(t), Options{})
 	var stored uint64
-	_, err := l.FollowRun(patient(t), testRun, FollowOptions{Sink: func(_ context.Context, o *agentv1.Output) error {
+	_, err := l.FollowRun(patient(t), testRun, FollowOptions{Sink: Each(func(_ context.Context, o *agentv1.Output) error {
 		if last.Load() > stored {
 			t.Errorf("%d was acknowledged before it was stored", last.Load())
 		}
 		stored = o.GetSeq()
 		return nil
-	}})
+	})})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -148,14 +148,16 @@ func FuzzReceive(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, withInput bool) {
 		var seq uint64
 		var size [3]uint64
-		fl := &follower{runID: testRun, what: "fuzz", out: newOutput(0), sink: func(_ context.Context, o *agentv1.Output) error {
+		fl := &follower{runID: testRun, what: "fuzz", out: newOutput(0)}
+		b := newBatcher(Each(func(_ context.Context, o *agentv1.Output) error {
 			if o.GetSeq() != seq+1 || o.GetOffset() != size[o.GetStream()] {
-				t.Fatalf("chunk %d at %d", o.GetSeq(), o.GetOffset())
+				t.Errorf("chunk %d at %d", o.GetSeq(), o.GetOffset())
 			}
 			seq++
 			size[o.GetStream()] += uint64(len(o.GetData()))
 			return nil
-		}}
+		}), func(uint64, int) {}, func() {})
+		go b.run(t.Context())
 		if withInput {
 			fl.in = newInput(bytes.NewReader(nil), 0)
 		}
@@ -169,7 +171,10 @@ func FuzzReceive(f *testing.F) {
 			data = data[k+int(n):]
 			return m, proto.Unmarshal(body, m)
 		}
-		e, err := fl.receive(t.Context(), recv, newSender(nil, nil, func() {}))
+		e, err := fl.receive(t.Context(), recv, b)
+		if serr := b.finish(); serr != nil {
+			t.Errorf("storing failed: %v", serr)
+		}
 		if err == nil && (e.GetLastSeq() != seq || e.GetStdoutBytes() != size[stdout] || e.GetStderrBytes() != size[stderr]) {
 			t.Fatalf("believed %v after %d chunks", e, seq)
 		}

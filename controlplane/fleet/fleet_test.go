@@ -43,7 +43,7 @@ func (r *rig) run(v fleet.View, argv ...string) string {
 	}
 	var out strings.Builder
 	x, err := link.FollowRun(r.t.Context(), id.String(), agentlink.FollowOptions{
-		Sink: func(_ context.Context, o *agentv1.Output) error { out.Write(o.GetData()); return nil },
+		Sink: agentlink.Each(func(_ context.Context, o *agentv1.Output) error { out.Write(o.GetData()); return nil }),
 	})
 	if err != nil || x.GetCode() != 0 {
 		r.t.Fatalf("run %q: %v, %v", argv, x, err)

@@ -94,13 +94,13 @@ func start(t *testing.T, l *agentlink.Link, script string) {
 	}
 	ready := errors.New("ready")
 	var out strings.Builder
-	_, err = l.FollowRun(deadline(t), id, agentlink.FollowOptions{Sink: func(_ context.Context, c *agentv1.Output) error {
+	_, err = l.FollowRun(deadline(t), id, agentlink.FollowOptions{Sink: agentlink.Each(func(_ context.Context, c *agentv1.Output) error {
 		out.Write(c.GetData())
 		if strings.Contains(out.String(), "ready") {
 			return ready
 		}
 		return nil
-	}})
+	})})
 	if !errors.Is(err, ready) {
 		t.Fatalf("%v: %q", err, out.String())
 	}

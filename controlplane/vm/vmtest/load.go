@@ -23,7 +23,7 @@ func (s *suite) bulk(t *testing.T, l *agentlink.Link, dir string) {
 	run := s.startScript(t, l, script, false)
 	var first, rest bytes.Buffer
 	var sum strings.Builder
-	e, err := l.FollowRun(s.ctx(t), run, agentlink.FollowOptions{Sink: func(_ context.Context, c *agentv1.Output) error {
+	e, err := l.FollowRun(s.ctx(t), run, agentlink.FollowOptions{Sink: agentlink.Each(func(_ context.Context, c *agentv1.Output) error {
 		data := c.GetData()
 		if c.GetStream() == agentv1.Stream_STREAM_STDERR {
 			sum.Write(data)
@@ -38,7 +38,7 @@ func (s *suite) bulk(t *testing.T, l *agentlink.Link, dir string) {
 			}
 		}
 		return nil
-	}})
+	})})
 	if err != nil {
 		t.Fatalf("cannot follow: %v", err)
 	}
@@ -60,12 +60,12 @@ func (s *suite) stubborn(t *testing.T, l *agentlink.Link) {
 	// The brackets keep the search from finding itself.
 	search := fmt.Sprintf("grep -l '[%s]%s' /proc/[0-9]*/cmdline 2>/dev/null | wc -l", word[:1], word[1:])
 	var out strings.Builder
-	e, err := l.FollowRun(s.ctx(t), run, agentlink.FollowOptions{Sink: func(ctx context.Context, c *agentv1.Output) error {
+	e, err := l.FollowRun(s.ctx(t), run, agentlink.FollowOptions{Sink: agentlink.Each(func(ctx context.Context, c *agentv1.Output) error {
 		if out.Write(c.GetData()); out.String() == "ready\n" {
 			return l.CancelRun(ctx, run, 50*time.Millisecond)
 		}
 		return nil
-	}})
+	})})
 	if err != nil {
 		t.Fatalf("cannot follow: %v", err)
 	}

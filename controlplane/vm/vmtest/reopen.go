@@ -65,14 +65,14 @@ func (s *suite) reopenRunning(t *testing.T) {
 	enough := errors.New("enough")
 	_, err := l.FollowRun(s.ctx(t), run, agentlink.FollowOptions{
 		Stdin: openEnd{strings.NewReader("before\n"), t.Context().Done()},
-		Sink: func(_ context.Context, c *agentv1.Output) error {
+		Sink: agentlink.Each(func(_ context.Context, c *agentv1.Output) error {
 			out.Write(c.GetData())
 			seq = c.GetSeq()
 			if out.String() == "1 before\n" {
 				return enough
 			}
 			return nil
-		},
+		}),
 	})
 	if !errors.Is(err, enough) {
 		t.Fatalf("cannot follow the first half: %v (%q)", err, out.String())
@@ -97,10 +97,10 @@ func (s *suite) reopenRunning(t *testing.T) {
 	_, err = l.FollowRun(s.ctx(t), run, agentlink.FollowOptions{
 		AfterSeq: seq,
 		Stdin:    strings.NewReader("before\nafter\n"),
-		Sink: func(_ context.Context, c *agentv1.Output) error {
+		Sink: agentlink.Each(func(_ context.Context, c *agentv1.Output) error {
 			out.Write(c.GetData())
 			return nil
-		},
+		}),
 	})
 	if err != nil {
 		t.Fatalf("cannot follow the second half: %v", err)

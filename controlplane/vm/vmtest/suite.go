@@ -211,10 +211,10 @@ func (s *suite) shell(t *testing.T, l *agentlink.Link, script string) string {
 func (s *suite) follow(t *testing.T, l *agentlink.Link, run string, o agentlink.FollowOptions) (string, *agentv1.Exited) {
 	t.Helper()
 	var out strings.Builder
-	o.Sink = func(_ context.Context, c *agentv1.Output) error {
+	o.Sink = agentlink.Each(func(_ context.Context, c *agentv1.Output) error {
 		out.Write(c.GetData())
 		return nil
-	}
+	})
 	exited, err := l.FollowRun(s.ctx(t), run, o)
 	if err != nil {
 		t.Fatalf("cannot follow run: %v (so far %q)", err, out.String())

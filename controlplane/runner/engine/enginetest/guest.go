@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -261,19 +262,18 @@ func (g *Guest) FollowRun(ctx context.Context, id string, o agentlink.FollowOpti
 		if lost {
 			return nil, fmt.Errorf("cannot follow run %q: %w", id, agentlink.ErrRunLost)
 		}
-		for _, c := range fresh {
-			if err := o.Sink(ctx, c); err != nil {
+		if len(fresh) > 0 {
+			fresh = slices.Clone(fresh[:min(len(fresh), agentlink.MaxBatch/agentv1.MaxChunk)])
+			next = fresh[len(fresh)-1].GetSeq()
+			if err := o.Sink(ctx, fresh); err != nil {
 				return nil, err
 			}
-			next = c.GetSeq()
 			r.mu.Lock()
 			r.acked = next
 			r.mu.Unlock()
 			if err := ctx.Err(); err != nil {
 				return nil, err //nolint:wrapcheck // a test's guest
 			}
-		}
-		if len(fresh) > 0 {
 			continue
 		}
 		if exited != nil {

@@ -1,0 +1,115 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
+)
+
+// draft is what one transaction will store: it turns output of the guest into
+// chunks of artifacts and the progress that goes with them. Pure.
+type draft struct {
+	p         task.Progress
+	chunks    []task.Chunk
+	limit     uint64 // bytes of output kept for the task
+	artifacts [2]string
+	raw       bool // whether the last chunk is no text
+}
+
+// add takes the next output of the guest.
+func (d *draft) add(c *agentv1.Output) error {
+	i, err := streamIndex(c.GetStream())
+	if err != nil {
+		return err
+	}
+	data, room := c.GetData(), d.room()
+	over := !d.p.Overflow && uint64(len(data)) > room
+	if !d.p.Overflow {
+		start := d.p.Received[i] - uint64(len(d.p.Carry[i]))
+		var whole []byte
+		whole, d.p.Carry[i] = split(d.p.Carry[i], data[:min(room, uint64(len(data)))], over)
+		d.append(i, start, whole)
+	}
+	d.p.AfterSeq = c.GetSeq()
+	d.p.Received[i] += uint64(len(data))
+	if over {
+		d.p.Overflow = true
+		d.release(1 - i)
+	}
+	return nil
+}
+
+// room is how many bytes may still be stored.
+func (d *draft) room() uint64 {
+	used := d.p.Received[task.Stdout] + d.p.Received[task.Stderr]
+	if d.p.Overflow || used >= d.limit {
+		return 0
+	}
+	return d.limit - used
+}
+
+// release appends the bytes of a stream that waited for the rest of their
+// character.
+func (d *draft) release(stream int) {
+	carry := d.p.Carry[stream]
+	d.append(stream, d.p.Received[stream]-uint64(len(carry)), carry)
+	d.p.Carry[stream] = nil
+}
+
+// append adds the bytes of a stream from start on. They join the last chunk if
+// they continue it, so that a program that writes much in small pieces does not
+// make an event of each. Text and other bytes stay apart, and no chunk becomes
+// larger than a guest may send one.
+func (d *draft) append(stream int, start uint64, data []byte) {
+	if len(data) == 0 {
+		return
+	}
+	id, raw := d.artifacts[stream], !utf8.Valid(data)
+	if n := len(d.chunks); n > 0 {
+		c := &d.chunks[n-1]
+		if c.ArtifactID == id && c.Offset+uint64(len(c.Data)) == start && d.raw == raw && len(c.Data)+len(data) <= agentv1.MaxChunk {
+			c.Data = append(c.Data, data...)
+			return
+		}
+	}
+	d.raw = raw
+	// Clipped, so that what joins it is not written into the guest's message.
+	d.chunks = append(d.chunks, task.Chunk{ArtifactID: id, Offset: start, Data: slices.Clip(data)})
+}
+
+func streamIndex(s agentv1.Stream) (int, error) {
+	switch s {
+	case agentv1.Stream_STREAM_STDOUT:
+		return task.Stdout, nil
+	case agentv1.Stream_STREAM_STDERR:
+		return task.Stderr, nil
+	case agentv1.Stream_STREAM_UNSPECIFIED:
+	}
+	return 0, fmt.Errorf("cannot take output of stream %d", s)
+}
+
+// split joins what was held back with new bytes and holds back the first
+// bytes of a character whose rest is missing, unless nothing more will come.
+func split(carry, data []byte, last bool) (whole, rest []byte) {
+	all := data
+	if len(carry) > 0 {
+		all = slices.Concat(carry, data)
+	}
+	if last {
+		return all, nil
+	}
+	for n := 1; n < utf8.UTFMax && n <= len(all); n++ {
+		tail := all[len(all)-n:]
+		if !utf8.RuneStart(tail[0]) {
+			continue
+		}
+		if tail[0] >= utf8.RuneSelf && !utf8.FullRune(tail) {
+			return all[:len(all)-n], slices.Clone(tail)
+		}
+		break
+	}
+	return all, nil
+}
