@@ -53,7 +53,9 @@ func (m *machine) cut(ctx context.Context) error {
 		m.since = time.Now()
 	}
 	m.mu.Unlock()
-	m.settle()
+	if err := m.settled(ctx); err != nil {
+		return err
+	}
 	return errors.Join(m.removeCgroup(), removeFile(m.files.socket()))
 }
 

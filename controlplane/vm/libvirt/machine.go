@@ -40,8 +40,10 @@ type machine struct {
 	closed bool
 	// ended is closed when the current run has ended; nil before the first.
 	ended chan struct{}
-	proc  *hypervisor
-	wire  *wire
+	// settling is the ended that settle is about to close.
+	settling chan struct{}
+	proc     *hypervisor
+	wire     *wire
 	// subscribers receive QEMU's own events.
 	subscribers map[chan qmp.Event]struct{}
 }
@@ -193,12 +195,24 @@ func (d *Driver) active(id instance.ID) bool {
 	return err == nil && active
 }
 
-// settle completes the end of a run: who waits is told, who speaks to the
-// guest is cut off, and the record says how it went.
+// settle completes the end of a run: who speaks to the guest is cut off, the
+// record says how it went, and at last who waits is told.
 func (m *machine) settle() {
 	m.mu.Lock()
-	if m.life.phase != phaseEnded || m.ended == nil || isClosed(m.ended) {
+	ended := m.ended
+	if m.life.phase != phaseEnded || ended == nil || isClosed(ended) || m.settling == ended {
 		m.mu.Unlock()
+		return
+	}
+	m.settling = ended
+	wire := m.wire
+	m.wire = nil
+	m.mu.Unlock()
+	wire.close() // it removes the socket, which the next run makes anew
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended != ended { // a failed start has been undone meanwhile
 		return
 	}
 	exit := m.life.exit
@@ -212,12 +226,25 @@ func (m *machine) settle() {
 			m.d.log.Warn("cannot record the end of a machine", "instance", m.id, "error", err)
 		}
 	}
-	wire := m.wire
-	m.wire = nil
-	close(m.ended)
-	m.mu.Unlock()
-	wire.close()
+	close(ended)
 	m.d.log.Info("machine ended", "instance", m.id, "reason", exit.Reason, "detail", exit.Detail)
+}
+
+// settled waits until a run that has ended is settled.
+func (m *machine) settled(ctx context.Context) error {
+	m.mu.Lock()
+	ended, phase := m.ended, m.life.phase
+	m.mu.Unlock()
+	if phase != phaseEnded || ended == nil {
+		return nil
+	}
+	m.settle()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func isClosed(ch chan struct{}) bool {

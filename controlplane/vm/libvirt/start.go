@@ -90,8 +90,11 @@ func (m *machine) start(ctx context.Context) error {
 }
 
 // check repeats what must still hold: files may have been touched since Create.
-func (b *boot) check(context.Context) error {
+func (b *boot) check(ctx context.Context) error {
 	m := b.m
+	if err := m.settled(ctx); err != nil { // the run before this one
+		return err
+	}
 	for _, path := range []string{m.record.Kernel, m.record.RootDisk} {
 		if err := checkShared(m.d.user, path); err != nil {
 			return err
@@ -130,8 +133,11 @@ func (b *boot) begin(context.Context) error {
 
 // rewind makes the attempt not have been. Whoever waited for its end waits
 // again, for what was before.
-func (b *boot) rewind(context.Context) error {
+func (b *boot) rewind(ctx context.Context) error {
 	m := b.m
+	if err := m.settled(ctx); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	ended := m.ended
