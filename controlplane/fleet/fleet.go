@@ -139,7 +139,8 @@ func (f *Fleet) resumeOperations(ctx context.Context, records []supervise.Record
 		t := tracker{f.ops, op.ID}
 		switch {
 		case exists && slices.Contains(goesOn[op.Kind], phase):
-			trackers[op.Instance] = t
+			all, _ := trackers[op.Instance].(shared)
+			trackers[op.Instance] = append(all, t)
 		case exists && slices.Contains(reached[op.Kind], phase), !exists && op.Kind == kindDelete:
 			t.End(ctx, nil)
 		default:
@@ -164,7 +165,7 @@ func (f *Fleet) supervise(r supervise.Record, t supervise.Tracker) error {
 	}
 	s := supervise.New(supervise.Config{
 		Driver: driver, Images: f.cfg.Images, Store: f.cfg.Instances, Log: f.log,
-		Version: f.cfg.Version, Now: f.cfg.Now,
+		Version: f.cfg.Version, Now: f.cfg.Now, Removed: func() { f.forget(r) },
 	}, r)
 	f.mu.Lock()
 	f.byID[r.ID], f.byName[r.Name] = s, r.ID
@@ -174,10 +175,6 @@ func (f *Fleet) supervise(r supervise.Record, t supervise.Tracker) error {
 		if f.run.Err() != nil {
 			return // the daemon stops; the instance stays
 		}
-		f.mu.Lock()
-		delete(f.byID, r.ID)
-		delete(f.byName, r.Name)
-		f.mu.Unlock()
 		if f.cfg.Tasks != nil {
 			if err := f.cfg.Tasks.Sweep(f.run); err != nil {
 				f.log.ErrorContext(f.run, "cannot forget the tasks of a removed instance", "instance", r.ID.String(), "error", err)
@@ -185,6 +182,17 @@ func (f *Fleet) supervise(r supervise.Record, t supervise.Tracker) error {
 		}
 	})
 	return nil
+}
+
+// forget takes an instance that is no more out of the lists. Its name may have
+// been given to another one already.
+func (f *Fleet) forget(r supervise.Record) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.byID, r.ID)
+	if f.byName[r.Name] == r.ID {
+		delete(f.byName, r.Name)
+	}
 }
 
 // Close stops supervising. Machines go on running.

@@ -182,6 +182,21 @@ func (t tracker) End(ctx context.Context, err error) {
 	})
 }
 
+// shared follows one piece of work for several operations that ask for it.
+type shared []tracker
+
+func (s shared) Step(ctx context.Context, name string, percent int) {
+	for _, t := range s {
+		t.Step(ctx, name, percent)
+	}
+}
+
+func (s shared) End(ctx context.Context, err error) {
+	for _, t := range s {
+		t.End(ctx, err)
+	}
+}
+
 // Operation returns one operation.
 func (f *Fleet) Operation(_ context.Context, id string) (Operation, error) {
 	op, _, ok := f.ops.get(id)

@@ -5,12 +5,15 @@ import (
 )
 
 // queue decides what an instance does next. It is a plain value: no lock, no
-// clock, no I/O. At most one activity works at a time; requests that arrive
-// meanwhile wait, except that stop and delete cut a start short.
+// clock, no I/O. At most one activity works at a time. A request for what is
+// at work already shares its end; others that arrive meanwhile wait, except
+// that stop and delete cut a start short.
 type queue struct {
 	// busy is the request at work, "" when idle.
 	busy    instance.Event
 	waiting []*Request
+	// joined ask for what is at work already; they share its end.
+	joined []*Request
 }
 
 // verdict is what the queue says to a request.
@@ -34,8 +37,11 @@ func (q *queue) offer(p instance.Phase, r *Request) verdict {
 	switch {
 	case answer == instance.Denied && q.busy == "":
 		return verdict{answer: answer, next: p, reason: err}
-	case answer == instance.Ignored && (q.busy == "" || q.busy == r.Event):
+	case answer == instance.Ignored && q.busy == "":
 		return verdict{answer: answer, next: p}
+	case q.busy == r.Event && (answer == instance.Ignored || r.Event == instance.DeleteRequested):
+		q.joined = append(q.joined, r)
+		return verdict{answer: instance.Accepted, next: p}
 	case q.busy == "":
 		q.busy = r.Event
 		return verdict{answer: answer, next: next, begin: true}
@@ -43,13 +49,17 @@ func (q *queue) offer(p instance.Phase, r *Request) verdict {
 	if q.busy == instance.DeleteRequested {
 		// Nothing that waits behind a delete can ever be done.
 		_, _, err := instance.Next(instance.Deleting, r.Event)
-		if err == nil {
-			return verdict{answer: instance.Ignored, next: p}
-		}
 		return verdict{answer: instance.Denied, next: p, reason: err}
 	}
 	q.waiting = append(q.waiting, r)
 	return verdict{answer: instance.Accepted, next: p, interrupt: outranks(r.Event, q.busy)}
+}
+
+// shared returns the requests that end with the activity at work.
+func (q *queue) shared() []*Request {
+	all := q.joined
+	q.joined = nil
+	return all
 }
 
 // done says that the activity at work has ended, and takes the next request:

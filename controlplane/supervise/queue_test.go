@@ -23,11 +23,25 @@ func TestStopCutsStartShort(t *testing.T) {
 	}
 }
 
-func TestRepeatedRequestIsIgnored(t *testing.T) {
+func TestRepeatedRequestSharesTheEnd(t *testing.T) {
 	var q queue
 	q.offer(instance.Running, requestOf(instance.StopRequested))
-	if v := q.offer(instance.Stopping, requestOf(instance.StopRequested)); v.answer != instance.Ignored {
+	second := requestOf(instance.StopRequested)
+	if v := q.offer(instance.Stopping, second); v.answer != instance.Accepted || v.begin || v.interrupt {
 		t.Errorf("second stop: %+v", v)
+	}
+	if got := q.shared(); len(got) != 1 || got[0] != second {
+		t.Errorf("the end is shared by %v, want the second stop", got)
+	}
+	if r := q.done(); r != nil || len(q.shared()) != 0 {
+		t.Errorf("after the stop came %v, want nothing", r)
+	}
+}
+
+func TestFulfilledRequestIsIgnored(t *testing.T) {
+	var q queue
+	if v := q.offer(instance.Stopped, requestOf(instance.StopRequested)); v.answer != instance.Ignored {
+		t.Errorf("stop of a stopped instance: %+v", v)
 	}
 }
 
@@ -49,7 +63,7 @@ func TestNothingWaitsBehindDelete(t *testing.T) {
 	if v := q.offer(instance.Deleting, requestOf(instance.StartRequested)); v.answer != instance.Denied {
 		t.Errorf("start behind a delete: %+v", v)
 	}
-	if v := q.offer(instance.Deleting, requestOf(instance.DeleteRequested)); v.answer != instance.Ignored {
+	if v := q.offer(instance.Deleting, requestOf(instance.DeleteRequested)); v.answer != instance.Accepted || len(q.shared()) != 1 {
 		t.Errorf("second delete: %+v", v)
 	}
 }
@@ -64,8 +78,8 @@ func TestFailedDeleteCanBeRepeated(t *testing.T) {
 }
 
 // TestOneActivityAtATime offers requests at random and checks that no activity
-// begins while another works, and that every accepted request is handed out
-// exactly once.
+// begins while another works, and that every accepted request is handed out or
+// shares an end exactly once.
 func TestOneActivityAtATime(t *testing.T) {
 	requests := []instance.Event{
 		instance.StartRequested, instance.StopRequested, instance.PauseRequested,
@@ -77,6 +91,12 @@ func TestOneActivityAtATime(t *testing.T) {
 		waiting := map[*Request]bool{}
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			if rapid.Bool().Draw(t, "finish") && q.busy != "" {
+				for _, r := range q.shared() {
+					if !waiting[r] || r.Event != q.busy {
+						t.Fatalf("%s shares the end of %s", r.Event, q.busy)
+					}
+					delete(waiting, r)
+				}
 				if r := q.done(); r != nil {
 					if !waiting[r] {
 						t.Fatalf("%s was handed out twice", r.Event)

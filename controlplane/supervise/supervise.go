@@ -55,6 +55,9 @@ type Config struct {
 	Version string
 	// Changed is told of every stored change. May be nil.
 	Changed func(Record)
+	// Removed is told that the instance is no more, before those who asked
+	// for it are. May be nil.
+	Removed func()
 	// Now is the clock for timestamps.
 	Now func() time.Time
 }
@@ -71,6 +74,7 @@ type Supervisor struct {
 
 	// Only the goroutine of Run touches these.
 	queue     queue
+	removed   bool               // also read by anyone once gone is closed
 	interrupt context.CancelFunc // of the activity at work
 	watching  context.CancelFunc // of the exit watcher
 
@@ -116,7 +120,7 @@ func New(cfg Config, r Record) *Supervisor {
 // demands: provision a new instance, or take over one from an earlier process.
 // first may be nil; it tracks that work.
 func (s *Supervisor) Run(ctx context.Context, first Tracker) {
-	defer s.detach()
+	defer s.detach(ctx)
 	s.beginWith(ctx, &Request{Track: first})
 	for {
 		select {
@@ -133,19 +137,6 @@ func (s *Supervisor) Run(ctx context.Context, first Tracker) {
 		case <-ctx.Done():
 			return
 		}
-	}
-}
-
-// Submit hands a request over. It fails only when the instance is gone or ctx
-// ends; what becomes of the request its tracker learns.
-func (s *Supervisor) Submit(ctx context.Context, r *Request) error {
-	select {
-	case s.requests <- r:
-		return nil
-	case <-s.gone:
-		return notFound(s.Record())
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 
@@ -222,18 +213,21 @@ func (s *Supervisor) take(ctx context.Context, r *Request) {
 func (s *Supervisor) finish(ctx context.Context, res result) bool {
 	s.interrupt = nil
 	if res.removed {
-		s.queue.done()
-		res.request.end(ctx, res.err)
-		s.refuseRest(ctx)
+		s.removed = true
+		if s.cfg.Removed != nil {
+			s.cfg.Removed()
+		}
+		s.endShared(ctx, res)
+		s.refuseWaiting(ctx)
 		return true
 	}
 	if res.event != "" {
 		s.apply(ctx, res.event, res.err)
 	}
-	if res.err == nil {
-		s.watch(ctx)
-	}
-	res.request.end(ctx, res.err)
+	// Also after a failure: the machine may have ended meanwhile, and whoever
+	// saw that left it to the activity.
+	s.watch(ctx)
+	s.endShared(ctx, res)
 	for r := s.queue.done(); r != nil; r = s.queue.done() {
 		s.take(ctx, r)
 		if s.queue.busy != "" {
@@ -241,22 +235,6 @@ func (s *Supervisor) finish(ctx context.Context, res result) bool {
 		}
 	}
 	return false
-}
-
-func (s *Supervisor) refuseRest(ctx context.Context) {
-	for {
-		select {
-		case r := <-s.requests:
-			r.end(ctx, notFound(s.Record()))
-			continue
-		default:
-		}
-		for _, r := range s.queue.waiting {
-			r.end(ctx, notFound(s.Record()))
-		}
-		s.queue.waiting = nil
-		return
-	}
 }
 
 // apply moves the record by an event and stores it. cause becomes the fault
@@ -311,7 +289,7 @@ func (s *Supervisor) notify() {
 }
 
 // detach ends everything of ours and leaves the machine as it is.
-func (s *Supervisor) detach() {
+func (s *Supervisor) detach(ctx context.Context) {
 	if s.interrupt != nil {
 		s.interrupt()
 	}
@@ -321,6 +299,7 @@ func (s *Supervisor) detach() {
 	s.wg.Wait()
 	s.dropLink()
 	close(s.gone)
+	s.refuseLate(context.WithoutCancel(ctx))
 }
 
 func (s *Supervisor) dropLink() {
