@@ -25,8 +25,11 @@ packages_base="qemu-system-x86 qemu-utils libvirt-daemon-driver-qemu
 packages_generate="protobuf-compiler"
 packages_lint="shellcheck $packages_generate"
 
-# The hypervisor runs as this user when sandboxd is root.
+# The hypervisor runs as the first of these when sandboxd is root. The second is
+# Debian's name in libvirt's QEMU driver, which looks it up before it reads that
+# another one is configured, and fails without; only the daemon's package makes it.
 user=sandbox-qemu
+users="$user libvirt-qemu"
 
 check_only=
 groups=
@@ -74,11 +77,13 @@ absent=${absent% }
 
 # Without root the hypervisor runs as whoever starts sandboxd: then the user is
 # worth no question for a password, and is added only along with packages.
-need_user=
+need_users=
 case " $groups " in
     *" base "*)
         if [ "$(id -u)" = 0 ] || [ -n "$absent" ]; then
-            getent passwd "$user" >/dev/null || need_user=yes
+            for name in $users; do
+                getent passwd "$name" >/dev/null || need_users="$need_users $name"
+            done
         fi
         ;;
 esac
@@ -95,13 +100,13 @@ can_be_root() {
     [ -t 0 ] && [ -t 2 ]
 }
 
-if [ -z "$absent" ] && [ -z "$need_user" ]; then
+if [ -z "$absent" ] && [ -z "$need_users" ]; then
     exit 0
 fi
 self=$(cd -- "$(dirname -- "$0")" && pwd)/$(basename -- "$0")
 if [ -n "$check_only" ]; then
     [ -z "$absent" ] || say "missing packages: $absent"
-    [ -z "$need_user" ] || say "missing system user: $user"
+    [ -z "$need_users" ] || say "missing system users:$need_users"
     exit 1
 fi
 if ! can_be_root; then
@@ -123,11 +128,11 @@ if [ -n "$absent" ]; then
         die "cannot install $absent: see the messages of apt-get above (on Ubuntu, the component universe must be enabled)"
 fi
 
-if [ -n "$need_user" ]; then
-    say "Adding the system user $user"
+for name in $need_users; do
+    say "Adding the system user $name"
     as_root useradd --system --user-group --no-create-home --home-dir /nonexistent \
-        --shell /usr/sbin/nologin "$user" || die "cannot add the system user $user"
-fi
+        --shell /usr/sbin/nologin "$name" || die "cannot add the system user $name"
+done
 # /dev/kvm belongs to this group where there is one.
 if getent passwd "$user" >/dev/null && getent group kvm >/dev/null && ! id -nG "$user" 2>/dev/null | tr ' ' '\n' | grep -qx kvm; then
     as_root usermod -a -G kvm "$user" || die "cannot add $user to the group kvm"
