@@ -139,7 +139,7 @@ fuzz: ## Run every fuzz target for FUZZTIME
 
 .PHONY: bench
 bench: build images ## Measure boots, round trips and bulk against bare QEMU and raw vsock
-	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 60m $(TESTFLAGS) ./test/bench
+	$(GO) run -buildvcs=false ./test/bench -version '$(VERSION)' $(BENCHFLAGS)
 
 .PHONY: clean
 clean: ## Remove .build

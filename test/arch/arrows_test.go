@@ -118,6 +118,17 @@ var arrows = []arrow{
 	{"controlplane/vm/vmtest", "controlplane/agentlink", "over the real link"},
 	{"controlplane/runner/engine/enginetest", "controlplane/agentlink", "stands in for a link"},
 	{"test/demo", "test/rig", "starts the real programs"},
+	{"test/bench", "test/rig", "finds images that the hypervisor can reach"},
+	{"test/bench", "test/bench/wire", "asks its program in the guest for data"},
+	{"test/bench", "controlplane/vm/...", "measures the real driver, used as the proof of KVM allows"},
+	{"test/bench", "controlplane/agentlink", "and the real link"},
+	{"test/bench", "controlplane/instance", "for machines with ids"},
+	{"test/bench", "api/agent/v1", "and a boot configuration"},
+	{"test/bench", "images", "names the image"},
+	{"test/bench", "images/store", "has it verified"},
+	{"test/bench", "images/initramfs", "makes the initramfs of bare machines"},
+	{"test/bench", "images/recipes", "knows where the image's kernel came from"},
+	{"test/bench", "images/build/...", "and takes the driver of virtio-serial out of it"},
 }
 
 // ban is something no chain of imports may reach.
