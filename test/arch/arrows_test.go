@@ -72,15 +72,19 @@ var arrows = []arrow{
 	{"controlplane/runner/adaptercommand", "api/extensions", "the envelope's URI and schema"},
 	{"controlplane/runner/engine", "controlplane/agentlink", "runs it over the link"},
 	{"controlplane/runner/engine", "controlplane/vm", "tells a machine that is gone from one that is not yet there"},
+	{"controlplane/push", "controlplane/task", "delivers the log of tasks"},
 
 	// Stores: interfaces live with their consumers.
 	{"controlplane/sqlite", "controlplane/instance", "keeps instances"},
 	{"controlplane/sqlite", "controlplane/fleet", "implements its store"},
 	{"controlplane/sqlite", "controlplane/supervise", "implements its store"},
 	{"controlplane/sqlite", "controlplane/task", "implements its store"},
+	{"controlplane/sqlite", "controlplane/push", "implements its store"},
 
 	// Surfaces.
 	{"controlplane/auth", "controlplane/instance", "refusals are faults"},
+	{"controlplane/signing", "controlplane/jcs", "signs the canonical form of a card"},
+	{"controlplane/signing", "controlplane/instance", "keys that cannot be used are a fault"},
 	{"controlplane/a2a", "api/extensions", "publishes and enforces these extensions"},
 	{"controlplane/a2a", "controlplane/instance", "one agent is one instance; maps faults to the wire"},
 	{"controlplane/a2a", "controlplane/task", "shows tasks and their events"},
