@@ -28,7 +28,7 @@ func (s *surface) rest(op restOperation) http.HandlerFunc {
 			s.refuse(w, r, f)
 			return
 		}
-		s.answer(w, r, responseType(r), http.StatusOK, v)
+		s.answer(w, r, responseType(r), http.StatusOK, c.shape(httpJSON, v))
 	}
 }
 
@@ -48,8 +48,8 @@ func (s *surface) body(r *http.Request, required bool) (json.RawMessage, *fault)
 	if f := checkContentType(r); f != nil {
 		return nil, f
 	}
-	if !json.Valid(raw) {
-		return nil, errBroken(rpcParse, "the request is not valid JSON")
+	if rule := checkJSON(raw); rule != "" {
+		return nil, errBroken(rpcParse, "the request "+rule)
 	}
 	return raw, nil
 }
@@ -106,8 +106,11 @@ func restCancel(c *call, r *http.Request) (any, *fault) {
 
 func restList(c *call, r *http.Request) (any, *fault) {
 	d := &decoder{}
-	o := queryObject(d, r, []string{"contextId", "status", "statusTimestampAfter", "pageToken"},
+	o := queryObject(d, r, []string{"contextId", "status", "statusTimestampAfter", "lastUpdatedAfter", "pageToken"},
 		[]string{"historyLength", "pageSize", "includeArtifacts"})
+	if c.version == v03 {
+		list03(o)
+	}
 	req, f := decodeList(o)
 	if f != nil {
 		return nil, f

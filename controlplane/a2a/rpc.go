@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strings"
 )
 
 // rpcRequest is a request of JSON-RPC 2.0.
@@ -78,7 +77,7 @@ func rpcMethods() map[string]rpcMethod {
 		"GetTaskPushNotificationConfig":    refuse(errPushUnsupported),
 		"ListTaskPushNotificationConfigs":  refuse(errPushUnsupported),
 		"DeleteTaskPushNotificationConfig": refuse(errPushUnsupported),
-		"GetExtendedAgentCard":             refuse(errNoExtendedCard),
+		"GetExtendedAgentCard":             {unary: rpcExtendedCard},
 	}
 }
 
@@ -94,26 +93,26 @@ func (s *surface) rpc(w http.ResponseWriter, r *http.Request) {
 		s.rpcRefuse(w, r, req.id, broken)
 		return
 	}
-	method, ok := rpcMethods()[req.method]
+	method, ok := c.rpcMethods()[req.method]
 	switch {
-	case !ok && strings.Contains(req.method, "/") && c.version.relaxed:
-		s.rpcRefuse(w, r, req.id, errVersion("0.3")) // a method name of 0.3
 	case !ok:
-		s.rpcRefuse(w, r, req.id, errBroken(rpcNoMethod, "there is no method "+clip(req.method)))
+		s.rpcRefuse(w, r, req.id, noMethod(req.method, c.version))
 	case method.stream != nil:
 		feed, f := method.stream(c, r.Context(), req.params, r)
 		if f != nil {
 			s.rpcRefuse(w, r, req.id, f)
 			return
 		}
-		c.serve(w, r, feed, func(v any) any { return rpcResult(req.id, v) })
+		if f := c.serve(w, r, feed, func(v any) any { return rpcResult(req.id, c.shape(jsonRPC, v)) }); f != nil {
+			s.rpcRefuse(w, r, req.id, f)
+		}
 	default:
 		v, f := method.unary(c, r.Context(), req.params)
 		if f != nil {
 			s.rpcRefuse(w, r, req.id, f)
 			return
 		}
-		s.answer(w, r, "application/json", http.StatusOK, rpcResult(req.id, v))
+		s.answer(w, r, "application/json", http.StatusOK, rpcResult(req.id, c.shape(jsonRPC, v)))
 	}
 }
 
@@ -135,8 +134,8 @@ func (s *surface) rpcBody(r *http.Request) (req rpcRequest, f *fault) {
 		return req, f
 	}
 	raw = bytes.TrimSpace(raw)
-	if !json.Valid(raw) {
-		return req, errBroken(rpcParse, "the request is not valid JSON")
+	if rule := checkJSON(raw); rule != "" {
+		return req, errBroken(rpcParse, "the request "+rule)
 	}
 	if raw[0] == '[' {
 		return req, errBroken(rpcInvalid, "batches are not taken; send one request at a time")
