@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 )
 
 // rpcRequest is a request of JSON-RPC 2.0.
@@ -77,7 +78,7 @@ func rpcMethods() map[string]rpcMethod {
 		"GetTaskPushNotificationConfig":    refuse(errPushUnsupported),
 		"ListTaskPushNotificationConfigs":  refuse(errPushUnsupported),
 		"DeleteTaskPushNotificationConfig": refuse(errPushUnsupported),
-		"GetExtendedAgentCard":             {unary: rpcExtendedCard},
+		"GetExtendedAgentCard":             refuse(errNoExtendedCard),
 	}
 }
 
@@ -93,26 +94,26 @@ func (s *surface) rpc(w http.ResponseWriter, r *http.Request) {
 		s.rpcRefuse(w, r, req.id, broken)
 		return
 	}
-	method, ok := c.rpcMethods()[req.method]
+	method, ok := rpcMethods()[req.method]
 	switch {
+	case !ok && strings.Contains(req.method, "/") && c.version.relaxed:
+		s.rpcRefuse(w, r, req.id, errVersion("0.3")) // a method name of 0.3
 	case !ok:
-		s.rpcRefuse(w, r, req.id, noMethod(req.method, c.version))
+		s.rpcRefuse(w, r, req.id, errBroken(rpcNoMethod, "there is no method "+clip(req.method)))
 	case method.stream != nil:
 		feed, f := method.stream(c, r.Context(), req.params, r)
 		if f != nil {
 			s.rpcRefuse(w, r, req.id, f)
 			return
 		}
-		if f := c.serve(w, r, feed, func(v any) any { return rpcResult(req.id, c.shape(jsonRPC, v)) }); f != nil {
-			s.rpcRefuse(w, r, req.id, f)
-		}
+		c.serve(w, r, feed, func(v any) any { return rpcResult(req.id, v) })
 	default:
 		v, f := method.unary(c, r.Context(), req.params)
 		if f != nil {
 			s.rpcRefuse(w, r, req.id, f)
 			return
 		}
-		s.answer(w, r, "application/json", http.StatusOK, rpcResult(req.id, c.shape(jsonRPC, v)))
+		s.answer(w, r, "application/json", http.StatusOK, rpcResult(req.id, v))
 	}
 }
 
