@@ -1,5 +1,6 @@
 // Package a2a gives every machine its A2A surface at /agents/{id}: the
-// AgentCard, and the operations of A2A 1.0 as JSON-RPC and as HTTP+JSON.
+// AgentCard, and the operations of A2A 1.0 as JSON-RPC and as HTTP+JSON,
+// and of A2A 0.3 beside it (v03.go).
 //
 // It negotiates versions and extensions, checks and decodes requests, and
 // presents tasks. It provisions nothing, reaches no guest and stores nothing;
@@ -98,12 +99,20 @@ type Config struct {
 	// "http://127.0.0.1:8080".
 	PublicURL string
 
-	Log *slog.Logger
+	// Push delivers push notifications; nil: they are not supported.
+	Push Push
+	Log  *slog.Logger
 	// Provider is the organization shown on cards; empty shows none.
 	Provider Provider
 	// PublicCards says that cards need no token, which shared caches may know.
 	PublicCards bool
-	Limits      Limits
+	// VirtualHostDomain serves each agent also at the root of the origin
+	// {instance_id}.<domain>, a host name with or without a port; empty does not.
+	VirtualHostDomain string
+	// ExtendedSkills are those of an agent that only authenticated callers see,
+	// on its extended card. Nil: there are no extended cards.
+	ExtendedSkills func(Agent) []Skill
+	Limits         Limits
 }
 
 // Provider is who operates the agents.
@@ -152,13 +161,17 @@ func (l *Limits) fill() {
 	def(&l.Stall, time.Minute)
 }
 
-// New makes the handler of everything below /agents/{id}.
-func New(cfg Config) http.Handler {
+func (cfg *Config) fill() {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	cfg.PublicURL = strings.TrimRight(cfg.PublicURL, "/")
 	cfg.Limits.fill()
+}
+
+// New makes the handler of everything below /agents/{id}.
+func New(cfg Config) http.Handler {
+	cfg.fill()
 	s := &surface{cfg: cfg}
 	// Paths are matched as they were sent: what cleaning would join or drop
 	// names nothing here.
@@ -169,6 +182,8 @@ func New(cfg Config) http.Handler {
 	at("", rpc)
 	at("/", rpc)
 	at("/.well-known/agent-card.json", methods{http.MethodGet: s.card, http.MethodHead: s.card})
+	at(wellKnown03, methods{http.MethodGet: s.card, http.MethodHead: s.card})
+	s.routes03(at)
 	for _, send := range []string{"/message:", "/messages:"} { // the seed's spelling, too
 		at(send+"send", methods{http.MethodPost: s.rest(restSend)})
 		at(send+"stream", methods{http.MethodPost: s.restStream(restStreamSend)})
@@ -180,11 +195,9 @@ func New(cfg Config) http.Handler {
 	at("/tasks/{task:[^/:]+}:subscribe", methods{http.MethodPost: subscribe, http.MethodGet: subscribe})
 	at("/tasks/{task:[^/:]+}", methods{http.MethodGet: s.rest(restGet)})
 	at("/tasks/{task:[^/:]+}/artifacts/{artifact:[^/]+}", methods{http.MethodGet: s.artifact, http.MethodHead: s.artifact})
-	push := s.rest(restRefuse(errPushUnsupported))
-	at("/tasks/{task:[^/:]+}/pushNotificationConfigs", methods{http.MethodPost: push, http.MethodGet: push})
-	at("/tasks/{task:[^/:]+}/pushNotificationConfigs/{config:[^/]+}", methods{http.MethodGet: push, http.MethodDelete: push})
-	at("/extendedAgentCard", methods{http.MethodGet: s.rest(restRefuse(errNoExtendedCard))})
-	return m
+	s.routesPush(at, "")
+	at("/extendedAgentCard", methods{http.MethodGet: s.rest(restExtendedCard)})
+	return s.virtualHosts(m)
 }
 
 // surface holds what all requests share.
@@ -200,6 +213,7 @@ type call struct {
 	caller     Caller
 	version    version
 	extensions []string // activated
+	url        string   // the agent's address, as the caller knows it
 }
 
 // begin finds the agent and negotiates. The extensions are echoed whatever
@@ -209,7 +223,7 @@ func (s *surface) begin(w http.ResponseWriter, r *http.Request) (*call, *fault) 
 	if f != nil {
 		return nil, f
 	}
-	c := &call{surface: s, agent: agent, caller: s.cfg.Caller(r.Context())}
+	c := &call{surface: s, agent: agent, caller: s.cfg.Caller(r.Context()), url: s.baseFor(r, agent)}
 	supported := agent.extensions()
 	c.extensions = requestedExtensions(r, supported)
 	if len(c.extensions) > 0 {
@@ -217,6 +231,9 @@ func (s *surface) begin(w http.ResponseWriter, r *http.Request) (*call, *fault) 
 	}
 	if c.version, f = negotiateVersion(r); f != nil {
 		return nil, f
+	}
+	if c.version == v03 && len(c.extensions) > 0 {
+		w.Header().Set(headerExtensionsOld, strings.Join(c.extensions, ", "))
 	}
 	return c, checkRequired(c.extensions, supported)
 }

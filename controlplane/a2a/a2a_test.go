@@ -49,40 +49,6 @@ func TestSendBothBindings(t *testing.T) {
 	}
 }
 
-func TestVersions(t *testing.T) {
-	r := newRig(t, nil)
-	for v, ok := range map[string]bool{
-		"1.0": true, "1.0.7": true, "": true, " 1.0 ": true,
-		"0.3": false, "99.0": false, "1": false, "1.1": false, "2.0": false, "v1.0": false, "1.0-beta": false,
-	} {
-		for name, query := range map[string]bool{"header": false, "query": true} {
-			h, path := with(map[string]string{"A2A-Version": v}), "/agents/"+idA
-			if query {
-				h, path = with(map[string]string{"A2A-Version": ""}), path+"?A2A-Version="+strings.ReplaceAll(v, " ", "%20")
-			}
-			body := `{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"no"}}`
-			want := -32009.0
-			if ok {
-				want = -32001
-			}
-			if a := r.do(post, path, body, h); a.path("error", "code") != want || a.status != 200 {
-				t.Errorf("RPC, version %q by %s: %d %s", v, name, a.status, a.body)
-			}
-			path = strings.Replace(path, idA, idA+"/tasks/no", 1)
-			reason := "VERSION_NOT_SUPPORTED"
-			if ok {
-				reason = "TASK_NOT_FOUND"
-			}
-			if a := r.do(get, path, "", h); a.path("error", "details", 0, "reason") != reason {
-				t.Errorf("REST, version %q by %s: %d %s", v, name, a.status, a.body)
-			}
-		}
-	}
-	if a := r.rpc("message/send", message("x"), with(map[string]string{"A2A-Version": ""})); a.path("error", "code") != -32009.0 {
-		t.Errorf("method of 0.3: %s", a.body)
-	}
-}
-
 func TestExtensionIsRequired(t *testing.T) {
 	r := newRig(t, nil)
 	for _, asked := range []string{"", "https://example.org/x/v1", extensions.AdapterCommand, extensions.Runtime + "x", extensions.Runtime + "/"} {

@@ -51,6 +51,8 @@ func newCard(a Agent, base string, provider Provider) card {
 		SupportedInterfaces: []cardInterface{
 			{URL: base, ProtocolBinding: "JSONRPC", ProtocolVersion: "1.0"},
 			{URL: base, ProtocolBinding: "HTTP+JSON", ProtocolVersion: "1.0"},
+			{URL: base, ProtocolBinding: "JSONRPC", ProtocolVersion: "0.3"},
+			{URL: base, ProtocolBinding: "HTTP+JSON", ProtocolVersion: "0.3"},
 		},
 		Capabilities: capabilities{Streaming: true, Extensions: a.extensions()},
 		SecuritySchemes: map[string]any{"bearer": map[string]any{
@@ -83,6 +85,14 @@ func newCard(a Agent, base string, provider Provider) card {
 	return c
 }
 
+// newCard is the card of an agent on this surface.
+func (s *surface) newCard(a Agent, base string) card {
+	c := newCard(a, base, s.cfg.Provider)
+	c.Capabilities.PushNotifications = s.cfg.Push != nil
+	c.Capabilities.ExtendedAgentCard = s.cfg.ExtendedSkills != nil
+	return c
+}
+
 func (s *surface) base(a Agent) string { return s.cfg.PublicURL + "/agents/" + a.ID.String() }
 
 const cardMaxAge = time.Minute
@@ -93,7 +103,7 @@ func (s *surface) card(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, f)
 		return
 	}
-	body, err := json.Marshal(newCard(agent, s.base(agent), s.cfg.Provider))
+	body, err := json.Marshal(cardIn(cardVersion(r), s.newCard(agent, s.baseFor(r, agent))))
 	if err != nil {
 		s.refuse(w, r, s.internal(r.Context(), "encode a card", err))
 		return

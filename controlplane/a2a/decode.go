@@ -23,7 +23,6 @@ const (
 // snake_case name, null as absent, unknown ones ignored. It collects the rules
 // that are broken.
 type decoder struct {
-	relaxed    bool // see negotiateVersion
 	violations []runner.Violation
 }
 
@@ -190,11 +189,14 @@ type sendRequest struct {
 	metadata    task.Metadata
 	history     int // negative: all
 	immediately bool
-	push        bool
+	push        *inlinePush
 }
 
 func decodeSend(raw json.RawMessage, v version) (sendRequest, *fault) {
-	d := &decoder{relaxed: v.relaxed}
+	if v == v03 {
+		return decodeSend03(raw)
+	}
+	d := &decoder{}
 	o := d.object("", raw)
 	if f := d.fault(); f != nil {
 		return sendRequest{}, errBroken(rpcInvalidParams, "the request must be a JSON object with the member message")
@@ -209,11 +211,8 @@ func decodeSend(raw json.RawMessage, v version) (sendRequest, *fault) {
 		c := d.object("configuration", raw)
 		req.history = c.count("historyLength")
 		req.immediately, _ = c.flag("returnImmediately")
-		if blocking, ok := c.flag("blocking"); ok && d.relaxed {
-			req.immediately = !blocking
-		}
 		c.texts("acceptedOutputModes")
-		_, req.push = c.get("taskPushNotificationConfig")
+		req.push = c.inlinePush("taskPushNotificationConfig")
 	}
 	return req, d.fault()
 }
@@ -224,12 +223,12 @@ func (d *decoder) message(raw json.RawMessage) task.Message {
 		MessageID: o.id("messageId"), ContextID: o.id("contextId"), TaskID: o.id("taskId"),
 		Metadata: o.metadata(), Extensions: o.texts("extensions"), ReferenceTaskIDs: o.texts("referenceTaskIds"),
 	}
-	if m.MessageID == "" && !d.relaxed {
+	if m.MessageID == "" {
 		d.fail(o.at("messageId"), "is required")
 	}
 	role, _ := o.text("role")
 	switch {
-	case role == string(task.User), d.relaxed && role == "user":
+	case role == string(task.User):
 		m.Role = task.User
 	case role == "":
 		d.fail(o.at("role"), "is required")

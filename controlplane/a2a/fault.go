@@ -79,17 +79,19 @@ func errPushUnsupported() *fault {
 	}
 }
 
-func errNoExtendedCard() *fault { return errUnsupported("there is no extended card") }
-
 func errContentType(message string) *fault {
 	return &fault{rpc: -32005, http: http.StatusBadRequest, status: invalidArgument, reason: "CONTENT_TYPE_NOT_SUPPORTED", message: message}
 }
 
-func errVersion(asked string) *fault {
+func errVersion(asked string, supported []version) *fault {
+	names := make([]string, 0, len(supported))
+	for _, v := range supported {
+		names = append(names, string(v))
+	}
 	return &fault{
 		rpc: -32009, http: http.StatusBadRequest, status: failedPrecondition, reason: "VERSION_NOT_SUPPORTED",
-		message: fmt.Sprintf("A2A version %s is not supported here; send A2A-Version: 1.0", clip(asked)),
-		meta:    map[string]string{"supportedVersions": supportedVersions},
+		message: fmt.Sprintf("A2A version %s is not supported here; send A2A-Version: %s", clip(asked), strings.Join(names, " or ")),
+		meta:    map[string]string{"supportedVersions": strings.Join(names, ",")},
 	}
 }
 

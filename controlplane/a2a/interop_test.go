@@ -24,10 +24,10 @@ func TestInteropGoSDK(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if card.Name != "demo" || len(card.SupportedInterfaces) != 2 || !card.Capabilities.Streaming || len(card.Skills) != 1 {
+	if card.Name != "demo" || len(card.SupportedInterfaces) != 4 || !card.Capabilities.Streaming || len(card.Skills) != 1 {
 		t.Errorf("card: %+v", card)
 	}
-	for _, iface := range card.SupportedInterfaces {
+	for _, iface := range card.SupportedInterfaces[:2] { // the others are those of 0.3
 		t.Run(string(iface.ProtocolBinding), func(t *testing.T) {
 			c, err := a2aclient.NewFromEndpoints(ctx, []*peer.AgentInterface{iface})
 			if err != nil {

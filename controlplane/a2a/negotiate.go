@@ -16,38 +16,53 @@ const (
 	headerExtensionsOld = "X-A2A-Extensions" // of A2A 0.3
 )
 
-// version is the protocol version a request is processed by.
-type version struct {
-	// relaxed: the request named none. See negotiateVersion.
-	relaxed bool
-}
+// version is the protocol version a request is processed by, and answered in.
+type version string
 
-const supportedVersions = "1.0"
+const (
+	v10 version = "1.0"
+	v03 version = "0.3"
+)
 
 var versionForm = regexp.MustCompile(`^(\d+\.\d+)(\.\d+)?$`)
 
 // negotiateVersion picks the version from the header or, failing that, the
 // query parameter. The patch number has no say.
 //
-// The specification takes a request that names no version for 0.3. As long as
-// 0.3 is not served, refusing it would only turn away everybody who tries the
-// address by hand with the 1.0 paths, and the examples of adapter-command/v1;
-// so it is processed as 1.0, and spellings of 0.3 that cannot be taken for
-// anything else are understood (decode.go): that is all relaxed means. It is
-// answered in 1.0. A method name of 0.3 is refused as of an unsupported
-// version. Serving 0.3 changes this function alone.
+// A request that names no version is one of 0.3, as the specification has it.
+// It follows that:
+//
+//   - JSON-RPC without a version takes the methods of 0.3 and no others. The
+//     names of the versions differ, so none is taken for the other's.
+//   - HTTP+JSON below /v1 is an interface of 0.3 and refuses every other version.
+//   - HTTP+JSON elsewhere takes both versions: 1.0 when it is named, else 0.3.
+//     There the example of adapter-command/v1 works, which names no version and
+//     has parts of 0.3 on a path of 1.0. As decodeSend03 also takes what 1.0
+//     shares with 0.3, a request of 1.0 typed by hand without a version is
+//     understood; its answer is in 0.3.
+//
+// The AgentCard is another matter: see cardVersion.
 func negotiateVersion(r *http.Request) (version, *fault) {
-	v := strings.TrimSpace(r.Header.Get(headerVersion))
-	if v == "" {
-		v = strings.TrimSpace(r.URL.Query().Get(headerVersion))
+	supported := []version{v10, v03}
+	if path03(r.URL.Path) {
+		supported = []version{v03}
 	}
-	if v == "" {
-		return version{relaxed: true}, nil
+	asked := askedVersion(r)
+	if asked == "" {
+		return v03, nil
 	}
-	if m := versionForm.FindStringSubmatch(v); m == nil || m[1] != supportedVersions {
-		return version{}, errVersion(v)
+	if m := versionForm.FindStringSubmatch(asked); m != nil && slices.Contains(supported, version(m[1])) {
+		return version(m[1]), nil
 	}
-	return version{}, nil
+	return "", errVersion(asked, supported)
+}
+
+// askedVersion is the version a request names; empty for none.
+func askedVersion(r *http.Request) string {
+	if v := strings.TrimSpace(r.Header.Get(headerVersion)); v != "" {
+		return v
+	}
+	return strings.TrimSpace(r.URL.Query().Get(headerVersion))
 }
 
 // requestedExtensions returns those of the supported extensions that the

@@ -33,8 +33,8 @@ func (c *call) find(ctx context.Context, id string, v task.View) (task.Record, *
 
 // submit makes a task of a message.
 func (c *call) submit(ctx context.Context, req sendRequest) (task.Record, *fault) {
-	if req.push {
-		return task.Record{}, errPushUnsupported()
+	if f := c.checkPush(ctx, req.push); f != nil {
+		return task.Record{}, f
 	}
 	if req.message.TaskID != "" {
 		return task.Record{}, c.refuseContinuation(ctx, req.message)
@@ -53,7 +53,7 @@ func (c *call) submit(ctx context.Context, req sendRequest) (task.Record, *fault
 	if err != nil {
 		return task.Record{}, c.explain(ctx, "make a task", err)
 	}
-	return rec, nil
+	return rec, c.addPush(ctx, rec.ID, req.push, true)
 }
 
 // refuseContinuation answers a message to an existing task, which no runner
@@ -250,7 +250,7 @@ func (c *call) present(ctx context.Context, rec task.Record) (task.Task, *fault)
 	for _, cut := range rec.Cuts {
 		for i := range t.Artifacts {
 			if a := &t.Artifacts[i]; a.ArtifactID == cut.ArtifactID {
-				if a.Metadata, err = a.Metadata.Set("url", c.base(c.agent)+"/tasks/"+t.ID+"/artifacts/"+a.ArtifactID); err != nil {
+				if a.Metadata, err = a.Metadata.Set("url", c.url+"/tasks/"+t.ID+"/artifacts/"+a.ArtifactID); err != nil {
 					return t, c.internal(ctx, "encode metadata", err)
 				}
 			}

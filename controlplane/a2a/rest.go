@@ -28,7 +28,7 @@ func (s *surface) rest(op restOperation) http.HandlerFunc {
 			s.refuse(w, r, f)
 			return
 		}
-		s.answer(w, r, responseType(r), http.StatusOK, v)
+		s.answer(w, r, responseType(r), http.StatusOK, c.shape(httpJSON, v))
 	}
 }
 
@@ -106,8 +106,11 @@ func restCancel(c *call, r *http.Request) (any, *fault) {
 
 func restList(c *call, r *http.Request) (any, *fault) {
 	d := &decoder{}
-	o := queryObject(d, r, []string{"contextId", "status", "statusTimestampAfter", "pageToken"},
+	o := queryObject(d, r, []string{"contextId", "status", "statusTimestampAfter", "lastUpdatedAfter", "pageToken"},
 		[]string{"historyLength", "pageSize", "includeArtifacts"})
+	if c.version == v03 {
+		list03(o)
+	}
 	req, f := decodeList(o)
 	if f != nil {
 		return nil, f

@@ -6,8 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
-	"strings"
 )
 
 // rpcRequest is a request of JSON-RPC 2.0.
@@ -25,10 +25,7 @@ type rpcMethod struct {
 
 // rpcMethods are the methods of A2A 1.0.
 func rpcMethods() map[string]rpcMethod {
-	refuse := func(why func() *fault) rpcMethod {
-		return rpcMethod{unary: func(*call, context.Context, json.RawMessage) (any, *fault) { return nil, why() }}
-	}
-	return map[string]rpcMethod{
+	all := map[string]rpcMethod{
 		"SendMessage": {unary: func(c *call, ctx context.Context, params json.RawMessage) (any, *fault) {
 			req, f := decodeSend(params, c.version)
 			if f != nil {
@@ -74,12 +71,10 @@ func rpcMethods() map[string]rpcMethod {
 			}
 			return c.subscribe(ctx, subscription{id: id, lastEventID: r.Header.Get(headerLastEventID)})
 		}},
-		"CreateTaskPushNotificationConfig": refuse(errPushUnsupported),
-		"GetTaskPushNotificationConfig":    refuse(errPushUnsupported),
-		"ListTaskPushNotificationConfigs":  refuse(errPushUnsupported),
-		"DeleteTaskPushNotificationConfig": refuse(errPushUnsupported),
-		"GetExtendedAgentCard":             refuse(errNoExtendedCard),
+		"GetExtendedAgentCard": {unary: rpcExtendedCard},
 	}
+	maps.Copy(all, rpcPush())
+	return all
 }
 
 // rpc serves JSON-RPC.
@@ -94,26 +89,26 @@ func (s *surface) rpc(w http.ResponseWriter, r *http.Request) {
 		s.rpcRefuse(w, r, req.id, broken)
 		return
 	}
-	method, ok := rpcMethods()[req.method]
+	method, ok := c.rpcMethods()[req.method]
 	switch {
-	case !ok && strings.Contains(req.method, "/") && c.version.relaxed:
-		s.rpcRefuse(w, r, req.id, errVersion("0.3")) // a method name of 0.3
 	case !ok:
-		s.rpcRefuse(w, r, req.id, errBroken(rpcNoMethod, "there is no method "+clip(req.method)))
+		s.rpcRefuse(w, r, req.id, noMethod(req.method, c.version))
 	case method.stream != nil:
 		feed, f := method.stream(c, r.Context(), req.params, r)
 		if f != nil {
 			s.rpcRefuse(w, r, req.id, f)
 			return
 		}
-		c.serve(w, r, feed, func(v any) any { return rpcResult(req.id, v) })
+		if f := c.serve(w, r, feed, func(v any) any { return rpcResult(req.id, c.shape(jsonRPC, v)) }); f != nil {
+			s.rpcRefuse(w, r, req.id, f)
+		}
 	default:
 		v, f := method.unary(c, r.Context(), req.params)
 		if f != nil {
 			s.rpcRefuse(w, r, req.id, f)
 			return
 		}
-		s.answer(w, r, "application/json", http.StatusOK, rpcResult(req.id, v))
+		s.answer(w, r, "application/json", http.StatusOK, rpcResult(req.id, c.shape(jsonRPC, v)))
 	}
 }
 

@@ -105,7 +105,9 @@ func (s *surface) restStream(open streamOpener) http.HandlerFunc {
 			s.refuse(w, r, f)
 			return
 		}
-		c.serve(w, r, feed, func(v any) any { return v })
+		if f := c.serve(w, r, feed, func(v any) any { return c.shape(httpJSON, v) }); f != nil {
+			s.refuse(w, r, f)
+		}
 	}
 }
 
@@ -124,17 +126,20 @@ func restSubscribe(c *call, r *http.Request) (*feed, *fault) {
 }
 
 // serve writes the feed as server-sent events, each in the frame of its
-// binding, until the task's stream ends or the reader goes or stalls.
-func (c *call) serve(w http.ResponseWriter, r *http.Request, fd *feed, frame func(any) any) {
+// binding, until the task's stream ends or the reader goes or stalls. A fault
+// is from before the first event: nothing has been written.
+func (c *call) serve(w http.ResponseWriter, r *http.Request, fd *feed, frame func(any) any) *fault {
 	first, f := c.present(r.Context(), fd.first)
 	if f == nil && !c.streams.enter(c.cfg.Limits.Streams) {
 		f = errBusy("as many streams are open as may be")
 	}
 	if f != nil {
-		c.refuse(w, r, f)
-		return
+		return f
 	}
 	defer c.streams.leave()
+	if c.version == v03 {
+		fd.untilInput = true // its last event says final, and is the last
+	}
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
@@ -142,11 +147,12 @@ func (c *call) serve(w http.ResponseWriter, r *http.Request, fd *feed, frame fun
 	h.Set("X-Content-Type-Options", "nosniff")
 	out := &sse{w: w, control: http.NewResponseController(w), stall: c.cfg.Limits.Stall, frame: frame}
 	if out.event(fd.after, map[string]any{"task": first}) != nil {
-		return
+		return nil
 	}
 	if err := c.pump(r.Context(), fd, out); err != nil && r.Context().Err() == nil && !errors.Is(err, errReaderGone) {
 		c.cfg.Log.ErrorContext(r.Context(), "cannot read a task's events", "task", fd.first.ID, "error", err)
 	}
+	return nil
 }
 
 // pump writes events until the stream ends.

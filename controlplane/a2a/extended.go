@@ -1,0 +1,47 @@
+package a2a
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+)
+
+// extendedCard is GetExtendedAgentCard: the card with the skills that only
+// authenticated callers are shown.
+func (c *call) extendedCard() (any, *fault) {
+	switch {
+	case c.cfg.ExtendedSkills == nil && c.version == v03:
+		return nil, errExtendedMissing() // 0.3 has one error for both
+	case c.cfg.ExtendedSkills == nil:
+		return nil, errUnsupported("there is no extended card")
+	case c.caller.Name == "":
+		return nil, errUnauthenticated()
+	}
+	skills := c.cfg.ExtendedSkills(c.agent)
+	if len(skills) == 0 {
+		return nil, errExtendedMissing()
+	}
+	agent := c.agent
+	agent.Skills = append(append([]Skill(nil), agent.Skills...), skills...)
+	return cardIn(c.version, c.newCard(agent, c.url)), nil
+}
+
+func restExtendedCard(c *call, _ *http.Request) (any, *fault) { return c.extendedCard() }
+
+func rpcExtendedCard(c *call, _ context.Context, _ json.RawMessage) (any, *fault) {
+	return c.extendedCard()
+}
+
+func errExtendedMissing() *fault {
+	return &fault{
+		rpc: -32007, http: http.StatusBadRequest, status: failedPrecondition, reason: "EXTENDED_AGENT_CARD_NOT_CONFIGURED",
+		message: "there is no extended card for this agent",
+	}
+}
+
+func errUnauthenticated() *fault {
+	return &fault{
+		rpc: rpcInvalid, http: http.StatusUnauthorized, rpcHTTP: http.StatusUnauthorized, status: "UNAUTHENTICATED",
+		reason: "UNAUTHENTICATED", domain: domainOwn, message: "the extended card is shown to authenticated callers only",
+	}
+}
