@@ -118,10 +118,6 @@ func restList(c *call, r *http.Request) (any, *fault) {
 	return c.list(r.Context(), req)
 }
 
-func restRefuse(why func() *fault) restOperation {
-	return func(*call, *http.Request) (any, *fault) { return nil, why() }
-}
-
 // queryObject makes of a query what the other binding has as an object: texts
 // become strings, values are taken as the JSON they look like.
 func queryObject(d *decoder, r *http.Request, texts, values []string) object {
