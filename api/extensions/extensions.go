@@ -9,6 +9,7 @@ import "embed"
 const (
 	Runtime        = "https://agentic-sandbox.aiwg.io/extensions/runtime/v1"
 	AdapterCommand = "https://agentic-sandbox.aiwg.io/extensions/adapter-command/v1"
+	HITLPrompt     = "https://agentic-sandbox.aiwg.io/extensions/hitl-prompt/v1"
 )
 
 // Schemas holds the JSON Schemas (draft 2020-12) by path:
@@ -17,6 +18,8 @@ const (
 //	runtime/v1/task-metadata.schema.json         of Task.metadata
 //	adapter-command/v1/envelope.schema.json      of the value in Message.metadata
 //	adapter-command/v1/outcome.schema.json       of the value in Task.metadata
+//	hitl-prompt/v1/envelope.schema.json          of the value in TaskStatus.message.metadata
+//	hitl-prompt/v1/response.schema.json          of Message.metadata.hitl_response_for
 //
-//go:embed runtime adapter-command
+//go:embed runtime adapter-command hitl-prompt
 var Schemas embed.FS
