@@ -86,7 +86,7 @@ func wire(a answer) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "HTTP %d\n", a.status)
 	for _, name := range []string{
-		"Content-Type", "A2A-Extensions", "Cache-Control", "Vary", "Allow", "Retry-After", "X-Content-Type-Options", "X-Accel-Buffering",
+		"Content-Type", "A2A-Extensions", "X-A2A-Extensions", "Cache-Control", "Vary", "Allow", "Retry-After", "X-Content-Type-Options", "X-Accel-Buffering",
 	} {
 		if v := a.header.Get(name); v != "" {
 			fmt.Fprintf(&b, "%s: %s\n", name, v)
