@@ -69,40 +69,50 @@ func (db *DB) Create(ctx context.Context, n task.New) (rec task.Record, err erro
 // Move implements task.Journal.
 func (db *DB) Move(ctx context.Context, id string, t task.Transition) (rec task.Record, err error) {
 	err = db.write(ctx, func(tx *sql.Tx) error {
-		if rec, err = scanTask(tx.QueryRowContext(ctx, selectTask+" WHERE id = ?", id)); err != nil {
-			return err
-		}
-		if err := task.CheckMove(rec.Status.State, t.Status.State); err != nil {
-			return err
-		}
-		if rec.Version != t.Version {
-			return fmt.Errorf("%w: version is %d, not %d", task.ErrConflict, rec.Version, t.Version)
-		}
-		for _, end := range t.Ends {
-			rec.LastSeq++
-			if err := putEnd(ctx, tx, id, rec.LastSeq, end); err != nil {
-				return err
-			}
-		}
-		rec.LastSeq++
-		rec.Version++
-		rec.Status = t.Status
-		rec.Metadata = rec.Metadata.Merge(t.Metadata)
-		ev := task.StatusEvent{Status: t.Status, Metadata: t.Metadata}
-		if err := putStatus(ctx, tx, id, rec.LastSeq, ev); err != nil {
-			return err
-		}
-		if t.Dispatched {
-			if _, err := tx.ExecContext(ctx, `UPDATE runs SET dispatched = 1, boot = ? WHERE task_id = ?`, t.Boot, id); err != nil {
-				return err
-			}
-		}
-		return updateTask(ctx, tx, rec)
+		rec, err = moveTask(ctx, tx, id, t)
+		return err
 	})
 	if err != nil {
 		return task.Record{}, fmt.Errorf("cannot move task %q to %s: %w", id, t.Status.State, err)
 	}
 	return rec, nil
+}
+
+// moveTask changes a task's status; what it asked before is asked no more.
+func moveTask(ctx context.Context, tx *sql.Tx, id string, t task.Transition) (task.Record, error) {
+	rec, err := scanTask(tx.QueryRowContext(ctx, selectTask+" WHERE id = ?", id))
+	if err != nil {
+		return rec, err
+	}
+	if err := task.CheckMove(rec.Status.State, t.Status.State); err != nil {
+		return rec, err
+	}
+	if rec.Version != t.Version {
+		return rec, fmt.Errorf("%w: version is %d, not %d", task.ErrConflict, rec.Version, t.Version)
+	}
+	for _, end := range t.Ends {
+		rec.LastSeq++
+		if err := putEnd(ctx, tx, id, rec.LastSeq, end); err != nil {
+			return rec, err
+		}
+	}
+	rec.LastSeq++
+	rec.Version++
+	rec.Status = t.Status
+	rec.Metadata = rec.Metadata.Merge(t.Metadata)
+	ev := task.StatusEvent{Status: t.Status, Metadata: t.Metadata}
+	if err := putStatus(ctx, tx, id, rec.LastSeq, ev); err != nil {
+		return rec, err
+	}
+	if t.Dispatched {
+		if _, err := tx.ExecContext(ctx, `UPDATE runs SET dispatched = 1, boot = ? WHERE task_id = ?`, t.Boot, id); err != nil {
+			return rec, err
+		}
+	}
+	if err := closePrompt(ctx, tx, id); err != nil {
+		return rec, err
+	}
+	return rec, updateTask(ctx, tx, rec)
 }
 
 func updateTask(ctx context.Context, tx *sql.Tx, rec task.Record) error {
