@@ -101,7 +101,9 @@ type Config struct {
 
 	// Push delivers push notifications; nil: they are not supported.
 	Push Push
-	Log  *slog.Logger
+	// Signer signs cards; nil: they are served unsigned.
+	Signer Signer
+	Log    *slog.Logger
 	// Provider is the organization shown on cards; empty shows none.
 	Provider Provider
 	// PublicCards says that cards need no token, which shared caches may know.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -103,7 +102,7 @@ func (s *surface) card(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, f)
 		return
 	}
-	body, err := json.Marshal(cardIn(cardVersion(r), s.newCard(agent, s.baseFor(r, agent))))
+	body, err := s.encodeCard(cardVersion(r), s.newCard(agent, s.baseFor(r, agent)))
 	if err != nil {
 		s.refuse(w, r, s.internal(r.Context(), "encode a card", err))
 		return

@@ -8,7 +8,7 @@ import (
 
 // extendedCard is GetExtendedAgentCard: the card with the skills that only
 // authenticated callers are shown.
-func (c *call) extendedCard() (any, *fault) {
+func (c *call) extendedCard(ctx context.Context) (any, *fault) {
 	switch {
 	case c.cfg.ExtendedSkills == nil && c.version == v03:
 		return nil, errExtendedMissing() // 0.3 has one error for both
@@ -23,13 +23,17 @@ func (c *call) extendedCard() (any, *fault) {
 	}
 	agent := c.agent
 	agent.Skills = append(append([]Skill(nil), agent.Skills...), skills...)
-	return cardIn(c.version, c.newCard(agent, c.url)), nil
+	body, err := c.encodeCard(c.version, c.newCard(agent, c.url))
+	if err != nil {
+		return nil, c.internal(ctx, "encode a card", err)
+	}
+	return body, nil
 }
 
-func restExtendedCard(c *call, _ *http.Request) (any, *fault) { return c.extendedCard() }
+func restExtendedCard(c *call, r *http.Request) (any, *fault) { return c.extendedCard(r.Context()) }
 
-func rpcExtendedCard(c *call, _ context.Context, _ json.RawMessage) (any, *fault) {
-	return c.extendedCard()
+func rpcExtendedCard(c *call, ctx context.Context, _ json.RawMessage) (any, *fault) {
+	return c.extendedCard(ctx)
 }
 
 func errExtendedMissing() *fault {
