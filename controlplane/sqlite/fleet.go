@@ -249,10 +249,12 @@ func (db *DB) Ping(ctx context.Context) error {
 	return errors.Join(db.r.PingContext(ctx), db.w.PingContext(ctx))
 }
 
-// Sweep deletes the ended tasks of instances that are no more.
+// Sweep deletes the ended tasks of instances that are no more, but for those
+// whose end webhooks are still to be told.
 func (db *DB) Sweep(ctx context.Context) error {
 	_, err := db.w.ExecContext(ctx,
-		"DELETE FROM tasks WHERE finished = 1 AND instance_id NOT IN (SELECT id FROM instances)")
+		"DELETE FROM tasks WHERE finished = 1 AND instance_id NOT IN (SELECT id FROM instances)"+
+			" AND id NOT IN (SELECT task_id FROM push_hooks WHERE state = 'active')")
 	if err != nil {
 		return fmt.Errorf("cannot sweep the tasks of removed instances: %w", err)
 	}

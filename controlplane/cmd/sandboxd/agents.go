@@ -24,8 +24,8 @@ func (g guests) Guest(ctx context.Context, id instance.ID) (engine.Guest, error)
 }
 
 // agentsHandler serves the A2A surface of every instance.
-func agentsHandler(d *daemon, url string) http.Handler {
-	return a2a.New(a2a.Config{
+func agentsHandler(ctx context.Context, d *daemon, url string) http.Handler {
+	cfg := a2a.Config{
 		Instances: agents{fleet: d.fleet}, Tasks: d.engine, Store: d.db,
 		Caller: func(ctx context.Context) a2a.Caller {
 			p, _ := auth.FromContext(ctx)
@@ -33,7 +33,12 @@ func agentsHandler(d *daemon, url string) http.Handler {
 			return a2a.Caller{Name: p.Name, AllTasks: admin, SeesHost: d.cfg.DiscloseHost && admin}
 		},
 		PublicURL: url, Log: d.log,
-	})
+	}
+	d.cfg.Surface.a2a(&cfg)
+	if d.push = newPush(ctx, d, cfg); d.push != nil {
+		cfg.Push = d.push
+	}
+	return a2a.New(cfg)
 }
 
 // agents describes the fleet's instances as A2A agents.

@@ -29,6 +29,8 @@ type config struct {
 	AgentPath    string // of sandbox-agent, for the host provider
 	HostKind     bool   // offer runtime kind "host"
 	DiscloseHost bool   // publish runtime.host
+	Surface      surfaceConfig
+	Push         pushConfig
 
 	StopMachines bool
 	StopTimeout  time.Duration
@@ -69,6 +71,8 @@ finds server and token by itself.`,
 	f.StringVar(&c.AgentPath, "agent", "", "`path` of sandbox-agent for the host provider (default: beside this program)")
 	f.BoolVar(&c.HostKind, "enable-host-provider", false, "offer runtime kind \"host\": agents run on this host with full access to it")
 	f.BoolVar(&c.DiscloseHost, "disclose-host", false, "publish this host's name as runtime.host in tasks")
+	c.Push.flags(cmd)
+	c.Surface.flags(f)
 	f.BoolVar(&c.StopMachines, "stop-machines", false, "stop all machines in order when the daemon ends")
 	f.DurationVar(&c.StopTimeout, "stop-timeout", 2*time.Minute, "with --stop-machines: how long they may take")
 	f.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
@@ -104,6 +108,12 @@ func (c *config) complete() (err error) {
 		return err
 	}
 	if err := oneOf("--accelerator", c.Accel, "auto", "kvm", "tcg"); err != nil {
+		return err
+	}
+	if err := c.Push.complete(); err != nil {
+		return err
+	}
+	if err := c.Surface.complete(); err != nil {
 		return err
 	}
 	return oneOf("--log-format", c.LogFormat, "text", "json")

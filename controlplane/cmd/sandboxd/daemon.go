@@ -13,6 +13,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth/localhost"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/push"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/adaptercommand"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/echo"
@@ -33,6 +34,7 @@ type daemon struct {
 	drivers map[string]vm.Driver
 	fleet   *fleet.Fleet
 	engine  *engine.Engine
+	push    *push.Service // nil: off
 	agents  func(url string) http.Handler
 }
 
@@ -71,11 +73,11 @@ func open(ctx context.Context, c config, log *slog.Logger) (_ *daemon, err error
 	})
 	// The engine must outlive ctx by the drain: what guests say while the
 	// daemon ends is still stored.
-	d.engine = engine.New(context.WithoutCancel(ctx), engine.Config{
+	d.engine = engine.New(context.WithoutCancel(ctx), c.Surface.engine(engine.Config{
 		Journal: d.db, Runs: d.db, Reader: d.db, Guests: guests{d.fleet},
 		Runners: []runner.Runner{adaptercommand.Runner{}, echo.Runner{}}, Log: log,
-	})
-	d.agents = func(url string) http.Handler { return agentsHandler(d, url) }
+	}))
+	d.agents = func(url string) http.Handler { return agentsHandler(ctx, d, url) }
 	return d, nil
 }
 
@@ -86,6 +88,11 @@ func (d *daemon) start(ctx context.Context) error {
 	}
 	if err := d.engine.Resume(ctx); err != nil {
 		return err
+	}
+	if d.push != nil {
+		if err := d.push.Start(ctx); err != nil { // when the engine knows the tasks again
+			return err
+		}
 	}
 	return d.db.Sweep(ctx)
 }
@@ -99,6 +106,9 @@ func (d *daemon) announce(url string) error {
 
 // close lets go of everything, in the reverse order of use. Machines go on.
 func (d *daemon) close() error {
+	if d.push != nil {
+		d.push.Close()
+	}
 	if d.engine != nil {
 		d.engine.Close()
 	}

@@ -18,10 +18,12 @@ func (d *daemon) handler(url string) http.Handler {
 		Instances: d.fleet, Operations: d.fleet, Guests: d.fleet, Host: d.fleet,
 		Catalog: shipped{}, Log: d.log, BaseURL: url,
 	})
+	agents := auth.Require(d.tokens, d.agents(url))
 	r := mux.NewRouter().SkipClean(true).UseEncodedPath()
+	d.cfg.Surface.virtualHosts(r, agents)
 	r.HandleFunc("/healthz", d.healthz).Methods(http.MethodGet, http.MethodHead)
 	r.HandleFunc("/readyz", d.readyz).Methods(http.MethodGet, http.MethodHead)
-	r.PathPrefix("/agents/").Handler(auth.Require(d.tokens, d.agents(url)))
+	r.PathPrefix("/agents/").Handler(agents)
 	r.PathPrefix(managementv1.BasePath).Handler(auth.Require(d.tokens, api))
 	r.NotFoundHandler = auth.Require(d.tokens, api) // its 404 is a problem document
 	return r
