@@ -25,14 +25,18 @@ type sender struct {
 	in     *input
 	cancel context.CancelFunc // ends the attachment when the input fails
 	acked  atomic.Uint64
+	told   uint64       // newest acknowledgement the agent knows; run's own
 	fresh  atomic.Int64 // bytes delivered since the last acknowledgement
 	dirty  chan struct{}
 	urgent chan struct{}
 	done   chan struct{}
 }
 
-func newSender(stream attachSender, in *input, cancel context.CancelFunc) *sender {
-	return &sender{stream: stream, in: in, cancel: cancel,
+// newSender makes the sender of an attachment after output seq, which told the
+// agent that all up to it is stored. The first of more may be acknowledged
+// before run is under way.
+func newSender(stream attachSender, in *input, cancel context.CancelFunc, seq uint64) *sender {
+	return &sender{stream: stream, in: in, cancel: cancel, told: seq,
 		dirty: make(chan struct{}, 1), urgent: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
@@ -53,7 +57,6 @@ func (s *sender) ack(seq uint64, n int) {
 // receiving side learns the reason.
 func (s *sender) run(ctx context.Context) {
 	defer close(s.done)
-	told := s.acked.Load() // attaching has said so
 	var delay <-chan time.Time
 	timer := time.NewTimer(ackDelay)
 	timer.Stop()
@@ -91,10 +94,10 @@ func (s *sender) run(ctx context.Context) {
 		delay = nil
 		s.fresh.Store(0)
 		seq := s.acked.Load()
-		if seq == told {
+		if seq <= s.told {
 			continue
 		}
-		told = seq
+		s.told = seq
 		ack := &agentv1.Ack{Seq: seq}
 		if s.stream.Send(&agentv1.AttachRequest{Request: &agentv1.AttachRequest_Ack{Ack: ack}}) != nil {
 			return

@@ -40,6 +40,11 @@ type FollowOptions struct {
 	// StdinOffset is the position of Stdin's first byte in the whole input.
 	// What the agent has taken already is read and dropped.
 	StdinOffset uint64
+	// Taken, if set, is told up to which position the agent has taken the
+	// input: on every attachment, and whenever it changes. An error of it ends
+	// FollowRun. It must not block for long and is not called any more once
+	// FollowRun has returned.
+	Taken func(offset uint64) error
 }
 
 // FollowRun delivers the output of a run and feeds its input until it has
@@ -54,7 +59,9 @@ type FollowOptions struct {
 // Errors: ErrRunLost, ErrTakenOver, the error of ctx, of Sink or of the link's
 // end, or a fault with CodeProtocol of a guest that lies.
 func (l *Link) FollowRun(ctx context.Context, runID string, o FollowOptions) (*agentv1.Exited, error) {
-	f := &follower{link: l, runID: runID, sink: o.Sink, out: newOutput(o.AfterSeq), what: fmt.Sprintf("follow run %q", runID)}
+	f := &follower{
+		link: l, runID: runID, sink: o.Sink, taken: o.Taken, out: newOutput(o.AfterSeq), what: fmt.Sprintf("follow run %q", runID),
+	}
 	if o.Stdin != nil {
 		f.in = newInput(o.Stdin, o.StdinOffset)
 		defer f.in.close()
@@ -68,6 +75,7 @@ type follower struct {
 	runID string
 	what  string
 	sink  Sink
+	taken func(uint64) error // nil: nobody asks
 	out   *output // as received; the same as stored while there is no attachment
 	in    *input  // nil: no input
 	nonce []byte
@@ -151,8 +159,7 @@ func (f *follower) attach(ctx context.Context, s *session) (*agentv1.Exited, err
 	if err := f.attached(first.GetAttached()); err != nil {
 		return nil, err
 	}
-	snd := newSender(stream, f.in, cancel)
-	snd.acked.Store(f.out.seq)
+	snd := newSender(stream, f.in, cancel, f.out.seq)
 	go snd.run(actx)
 	defer func() { cancel(); <-snd.done }()
 	b := newBatcher(f.sink, snd.ack, cancel)
@@ -181,10 +188,21 @@ func (f *follower) attached(st *agentv1.RunState) error {
 		return fault(instance.Caller, CodeOutputGone, "",
 			fmt.Errorf("cannot %s after output %d: %d was acknowledged and is forgotten", f.what, f.out.seq, st.GetAckedSeq()))
 	}
-	if f.in != nil {
-		return f.in.attach(st.GetStdinAccepted())
+	if f.in == nil {
+		return nil
 	}
-	return nil
+	if err := f.in.attach(st.GetStdinAccepted()); err != nil {
+		return err
+	}
+	return f.tell(st.GetStdinAccepted())
+}
+
+// tell passes on how much of the input the agent has taken.
+func (f *follower) tell(offset uint64) error {
+	if f.taken == nil {
+		return nil
+	}
+	return f.taken(offset)
 }
 
 // receive takes messages until the end of the run or of the connection.
@@ -214,6 +232,9 @@ func (f *follower) receive(ctx context.Context, recv func() (*agentv1.AttachResp
 				return nil, lie("it took input that nobody sent")
 			}
 			if err := f.in.accept(r.StdinAccepted.GetOffset()); err != nil {
+				return nil, err
+			}
+			if err := f.tell(r.StdinAccepted.GetOffset()); err != nil {
 				return nil, err
 			}
 		case *agentv1.AttachResponse_Exited:
