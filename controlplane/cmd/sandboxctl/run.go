@@ -114,7 +114,7 @@ func (a *app) run(ctx context.Context, ref string, o runOptions) error {
 	if err != nil {
 		return err
 	}
-	w := &work{app: a, agent: agent, machine: i.Name, quiet: o.quiet, raw: true}
+	w := &work{app: a, agent: agent, machine: i.Name, quiet: o.quiet}
 	return w.send(ctx, m)
 }
 
@@ -147,7 +147,6 @@ type work struct {
 	agent   *invoke.Client
 	machine string
 	quiet   bool
-	raw     bool // output goes to a terminal as it is
 	open    bool // the terminal's last line has no end yet
 }
 
@@ -209,7 +208,7 @@ func (w *work) output(name string, data []byte) error {
 	if name == "stderr" || w.format == formatJSON || w.format == formatYAML || w.format == formatName {
 		out = w.stderr
 	}
-	if !w.raw && isTerminal(out) {
+	if isTerminal(out) {
 		data = []byte(terminal.Text(string(data)))
 		w.open = !bytes.HasSuffix(data, []byte("\n"))
 	}

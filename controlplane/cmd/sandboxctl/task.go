@@ -169,7 +169,7 @@ func (a *app) taskWatchCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			w := &work{app: a, agent: agent, machine: i.Name, quiet: quiet, raw: true}
+			w := &work{app: a, agent: agent, machine: i.Name, quiet: quiet}
 			res, err := w.follower().Resume(cmd.Context(), args[1])
 			var answer *invoke.Error
 			if errors.As(err, &answer) {
