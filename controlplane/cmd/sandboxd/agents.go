@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/a2a"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
@@ -32,7 +33,7 @@ func agentsHandler(ctx context.Context, d *daemon, url string) http.Handler {
 			admin := p.Has(auth.ScopeAdmin)
 			return a2a.Caller{Name: p.Name, AllTasks: admin, SeesHost: d.cfg.DiscloseHost && admin}
 		},
-		PublicURL: url, Log: d.log,
+		PublicURL: url, Log: d.log, Signer: d.keys.Signer(strings.TrimRight(url, "/") + keySetPath),
 	}
 	d.cfg.Surface.a2a(&cfg)
 	if d.push = newPush(ctx, d, cfg); d.push != nil {

@@ -18,6 +18,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/adaptercommand"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/echo"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/signing"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/sqlite"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 	"agentic-sandbox.aiwg.io/sandbox/images/store"
@@ -30,6 +31,7 @@ type daemon struct {
 	log     *slog.Logger
 	lock    *os.File
 	tokens  *auth.Tokens
+	keys    *signing.Keys
 	db      *sqlite.DB
 	drivers map[string]vm.Driver
 	fleet   *fleet.Fleet
@@ -50,6 +52,9 @@ func open(ctx context.Context, c config, log *slog.Logger) (_ *daemon, err error
 		return nil, err
 	}
 	if d.tokens, err = auth.Open(c.StateDir); err != nil {
+		return nil, err
+	}
+	if d.keys, err = signing.Open(c.StateDir, log, nil); err != nil {
 		return nil, err
 	}
 	if d.db, err = sqlite.Open(ctx, filepath.Join(c.StateDir, "sandbox.db")); err != nil {

@@ -23,6 +23,7 @@ func (d *daemon) handler(url string) http.Handler {
 	d.cfg.Surface.virtualHosts(r, agents)
 	r.HandleFunc("/healthz", d.healthz).Methods(http.MethodGet, http.MethodHead)
 	r.HandleFunc("/readyz", d.readyz).Methods(http.MethodGet, http.MethodHead)
+	d.public(r)
 	r.PathPrefix("/agents/").Handler(agents)
 	r.PathPrefix(managementv1.BasePath).Handler(auth.Require(d.tokens, api))
 	r.NotFoundHandler = auth.Require(d.tokens, api) // its 404 is a problem document

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/gorilla/mux"
+	"github.com/spf13/cobra"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth/localhost"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/signing"
+)
+
+// keySetPath is where the keys that cards verify with are served.
+const keySetPath = "/.well-known/jwks.json"
+
+// public adds what needs no token.
+func (d *daemon) public(r *mux.Router) {
+	r.Handle(keySetPath, d.keys)
+	// Beside each card, too: the same set whatever the id, so it tells nothing
+	// of which there are.
+	r.Handle("/agents/{id}"+keySetPath, d.keys)
+}
+
+func keysCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "keys",
+		Short: "Manage the keys that AgentCards are signed with",
+		Args:  cobra.NoArgs,
+	}
+	cmd.AddCommand(rotateKeysCommand())
+	return cmd
+}
+
+func rotateKeysCommand() *cobra.Command {
+	var (
+		dir   string
+		grace time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "rotate",
+		Short: "Sign cards with a new key from now on",
+		Long: `Sign cards with a new key from now on. A running daemon notices by itself.
+
+The private half of the old key is destroyed. Its public half stays published
+for --grace, so that cards that were fetched before still verify; if the key
+has leaked, --grace 0 revokes it at once.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if grace < 0 {
+				return fmt.Errorf("--grace %v: must not be negative", grace)
+			}
+			if dir == "" {
+				if dir, err = localhost.DefaultStateDir(); err != nil {
+					return fmt.Errorf("cannot choose a state directory, set --state-dir: %w", err)
+				}
+			}
+			if dir, err = filepath.Abs(dir); err != nil {
+				return fmt.Errorf("--state-dir: %w", err)
+			}
+			r, err := signing.Rotate(dir, grace, time.Now())
+			if err != nil {
+				return err
+			}
+			until := "is revoked"
+			if grace > 0 {
+				until = "stays published until " + r.PublishedUntil.Format(time.RFC3339)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "signing with key %s\nkey %s %s\n", r.New, r.Old, until)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&dir, "state-dir", "", "directory of all state (default: "+stateDirHelp()+")")
+	cmd.Flags().DurationVar(&grace, "grace", signing.DefaultGrace, "how long the old key stays published")
+	return cmd
+}
