@@ -46,7 +46,8 @@ type Request struct {
 // Command is one bounded command and where its output goes.
 type Command struct {
 	Spec *agentv1.RunSpec
-	// Stdin is the whole input; nil for none.
+	// Stdin is the whole input; nil for none. A command whose Spec has an input
+	// and that is given none here is asked for it while it runs.
 	Stdin []byte
 	// Artifacts name the artifact of task.Stdout and task.Stderr.
 	Artifacts [2]string

@@ -73,7 +73,6 @@ var arrows = []arrow{
 	{"controlplane/runner/...", "controlplane/instance", "work belongs to an instance, failures are faults"},
 	{"controlplane/runner/...", "api/agent/v1", "a command as the guest takes it"},
 	{"controlplane/runner/adaptercommand", "api/extensions", "the envelope's URI and schema"},
-	{"controlplane/runner/adaptercommand", "controlplane/prompt", "text input must be activated by its URI"},
 	{"controlplane/runner/engine", "controlplane/prompt", "asks and answers what a command asks"},
 	{"controlplane/runner/engine", "controlplane/agentlink", "runs it over the link"},
 	{"controlplane/runner/engine", "controlplane/vm", "tells a machine that is gone from one that is not yet there"},

@@ -8,6 +8,7 @@ package adaptercommand
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,7 +71,7 @@ func (Runner) Prepare(req runner.Request) (*runner.Command, error) {
 			return nil, refuse("message.metadata", "must not hold two envelopes: the only key is "+URI)
 		}
 	}
-	env, violations := parse(raw, req.Machine.Workspace)
+	env, violations := parse(raw, req.Machine.Workspace, slices.Contains(req.Extensions, extensions.HITLPrompt))
 	if len(violations) > 0 {
 		return nil, &runner.Refusal{Kind: runner.Invalid, Message: refusal, Violations: violations}
 	}
@@ -98,6 +99,7 @@ func (Runner) Prepare(req runner.Request) (*runner.Command, error) {
 		Spec: &agentv1.RunSpec{
 			Argv: env.Command, Env: vars, Root: req.Machine.Workspace, WorkingDir: env.WorkingDir,
 			User: req.Machine.User, Timeout: durationpb.New(time.Duration(env.TimeoutSeconds) * time.Second),
+			Stdin: env.TextLine, // and nothing to read at first: what it asks is answered
 		},
 		Artifacts: [2]string{"stdout", "stderr"},
 	}, nil

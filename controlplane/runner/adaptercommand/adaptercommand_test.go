@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"agentic-sandbox.aiwg.io/sandbox/api/extensions"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/adaptercommand"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
@@ -83,6 +84,39 @@ func TestTheSeedsExample(t *testing.T) {
 		if s.GetEnv()[k] != v {
 			t.Errorf("%s is %q, want %q", k, s.GetEnv()[k], v)
 		}
+	}
+}
+
+// TestTextInput: input_mode needs hitl-prompt/v1 and makes the command read.
+func TestTextInput(t *testing.T) {
+	for name, c := range map[string]struct {
+		mode any // nil: none
+		uris []string
+		ok   bool
+	}{
+		"both":                 {"text-line", []string{extensions.Runtime, extensions.HITLPrompt}, true},
+		"not activated":        {"text-line", []string{extensions.Runtime, extensions.AdapterCommand}, false},
+		"another version":      {"text-line", []string{strings.Replace(extensions.HITLPrompt, "v1", "v2", 1)}, false},
+		"another mode":         {"text-block", []string{extensions.HITLPrompt}, false},
+		"empty mode":           {"", []string{extensions.HITLPrompt}, false},
+		"mode of another type": {true, []string{extensions.HITLPrompt}, false},
+	} {
+		e := good()
+		e["input_mode"] = c.mode
+		req := request(t, e)
+		req.Extensions = c.uris
+		cmd, broken := prepare(t, req)
+		switch {
+		case c.ok && (broken != nil || !cmd.Spec.GetStdin() || cmd.Stdin != nil):
+			t.Errorf("%s: %v %v", name, cmd, broken)
+		case !c.ok && (len(broken) != 1 || !strings.HasSuffix(broken[0].Field, ".input_mode")):
+			t.Errorf("%s: %v", name, broken)
+		}
+	}
+	req := request(t, good())
+	req.Extensions = []string{extensions.HITLPrompt}
+	if cmd, broken := prepare(t, req); broken != nil || cmd.Spec.GetStdin() {
+		t.Errorf("without input_mode: %v %v", cmd, broken)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
+	"agentic-sandbox.aiwg.io/sandbox/api/extensions"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
 )
 
@@ -28,6 +29,7 @@ const (
 	defaultTimeout = 300
 	minTimeout     = 1
 	maxTimeout     = 900
+	textLine       = "text-line"
 )
 
 // envelope is a checked envelope with its defaults filled in.
@@ -36,6 +38,8 @@ type envelope struct {
 	Command        []string
 	WorkingDir     string
 	TimeoutSeconds int
+	// TextLine: the command may ask, and a line of text answers it.
+	TextLine bool
 }
 
 // checker collects the rules an envelope breaks.
@@ -53,7 +57,8 @@ func (c *checker) fail(field, format string, args ...any) {
 }
 
 // parse checks an envelope against every rule and reports all it breaks.
-func parse(raw json.RawMessage, workspace string) (envelope, []runner.Violation) {
+// prompts says whether hitl-prompt/v1 was activated.
+func parse(raw json.RawMessage, workspace string, prompts bool) (envelope, []runner.Violation) {
 	c := &checker{}
 	if err := c.split(raw); err != nil {
 		c.fail("", "%v", err)
@@ -78,9 +83,7 @@ func parse(raw json.RawMessage, workspace string) (envelope, []runner.Violation)
 	e.Command = c.command()
 	e.WorkingDir = c.workingDir(workspace)
 	e.TimeoutSeconds = c.timeout()
-	if _, ok := c.fields["input_mode"]; ok {
-		c.fail("input_mode", "text input is not supported by this version")
-	}
+	e.TextLine = c.inputMode(prompts)
 	return e, c.violations
 }
 
@@ -257,6 +260,21 @@ func (c *checker) timeout() int {
 		c.fail("timeout_seconds", "must be between %d and %d", minTimeout, maxTimeout)
 	}
 	return n
+}
+
+// inputMode reports whether the command's prompts are to be answered by lines
+// of text. Without the extension that says how, they could not be.
+func (c *checker) inputMode(prompts bool) bool {
+	mode, ok := c.text("input_mode", false)
+	switch {
+	case !ok:
+		return false
+	case mode != textLine:
+		c.fail("input_mode", "must be %q, the only mode there is", textLine)
+	case !prompts:
+		c.fail("input_mode", "needs hitl-prompt/v1 to be activated: name %s in the header A2A-Extensions", extensions.HITLPrompt)
+	}
+	return true
 }
 
 // clip makes a name from outside fit for an error.

@@ -138,9 +138,18 @@ func (w *worker) move(ctx context.Context, t task.Transition) error {
 }
 
 func (w *worker) tryMove(ctx context.Context, t task.Transition) error {
+	return w.change(ctx, t, func(ctx context.Context, t task.Transition) (task.Record, error) {
+		return w.e.cfg.Journal.Move(ctx, w.rec.ID, t)
+	})
+}
+
+// change has a change of the task's status stored and shows it.
+func (w *worker) change(
+	ctx context.Context, t task.Transition, store func(context.Context, task.Transition) (task.Record, error),
+) error {
 	t.Version = w.rec.Version
 	t.Status.Timestamp = task.Stamp(w.e.cfg.Now())
-	rec, err := w.e.cfg.Journal.Move(ctx, w.rec.ID, t)
+	rec, err := store(ctx, t)
 	if errors.Is(err, task.ErrConflict) { // a write that seemed to fail did not
 		if now, rerr := w.e.cfg.Reader.Task(ctx, w.rec.ID, task.View{Inline: -1}); rerr == nil {
 			w.rec.Version = now.Version

@@ -28,6 +28,7 @@ import (
 	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/agentlink"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/prompt"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
@@ -66,6 +67,10 @@ type Config struct {
 	// Runners are asked in order; the first that claims a request gets it.
 	Runners []runner.Runner
 
+	// Prompts keeps what commands ask. Nil: commands that read replies are
+	// refused.
+	Prompts prompt.Store
+
 	Log *slog.Logger
 	Now func() time.Time
 	// MaxUnfinished bounds the unfinished tasks of one machine. Default 32.
@@ -76,6 +81,12 @@ type Config struct {
 	// Slack is how long after its own deadline, or after a cancellation, a
 	// command may take to be known to have ended. Default 2 minutes.
 	Slack time.Duration
+	// PromptQuiet is how long a command may write nothing before its last line
+	// can be a question. Default 300 ms.
+	PromptQuiet time.Duration
+	// DeliverWait is how long Reply waits for the guest to take an answer.
+	// Default 10 s.
+	DeliverWait time.Duration
 }
 
 // Engine carries out tasks. Safe for concurrent use.
@@ -109,6 +120,12 @@ func New(ctx context.Context, cfg Config) *Engine {
 	if cfg.Slack <= 0 {
 		cfg.Slack = 2 * time.Minute
 	}
+	if cfg.PromptQuiet <= 0 {
+		cfg.PromptQuiet = 300 * time.Millisecond
+	}
+	if cfg.DeliverWait <= 0 {
+		cfg.DeliverWait = 10 * time.Second
+	}
 	ctx, stop := context.WithCancel(ctx)
 	return &Engine{cfg: cfg, ctx: ctx, stop: stop, workers: map[string]*worker{}, unfinished: map[instance.ID]int{}}
 }
@@ -116,6 +133,8 @@ func New(ctx context.Context, cfg Config) *Engine {
 // Submission asks for a task.
 type Submission struct {
 	Owner string
+	// TaskID is the id that the task is to have, of nobody's yet; empty: any.
+	TaskID string
 	// ContextID continues a conversation; empty begins one.
 	ContextID  string
 	Message    task.Message
@@ -130,6 +149,9 @@ func (e *Engine) Submit(ctx context.Context, s Submission) (task.Record, error) 
 	ids, err := newIDs(3)
 	if err != nil {
 		return task.Record{}, err
+	}
+	if s.TaskID != "" {
+		ids[0] = s.TaskID
 	}
 	n := task.New{
 		ID: ids[0], ContextID: s.ContextID, InstanceID: s.Machine.ID, Owner: s.Owner,
@@ -174,6 +196,9 @@ func (e *Engine) prepare(req runner.Request) (string, *runner.Command, error) {
 		}
 		if slices.Contains(req.Machine.Runners, r.Name()) {
 			cmd, err := r.Prepare(req)
+			if err == nil && cmd.Spec.GetStdin() && cmd.Stdin == nil && e.cfg.Prompts == nil {
+				err = &runner.Refusal{Kind: runner.Unsupported, Message: "commands that ask for input are not carried out here"}
+			}
 			return r.Name(), cmd, err
 		}
 		return "", nil, &runner.Refusal{

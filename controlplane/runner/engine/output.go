@@ -13,6 +13,7 @@ import (
 type output struct {
 	w *worker
 	p task.Progress // as stored
+	d *dialog       // looks for questions in it; nil: nobody does
 }
 
 // take is the sink of FollowRun: the guest forgets the batch once it returns
@@ -30,9 +31,12 @@ func (o *output) take(ctx context.Context, batch []*agentv1.Output) error {
 	if d.p.AfterSeq == o.p.AfterSeq {
 		return nil
 	}
-	over := d.p.Overflow && !o.p.Overflow
+	over, before := d.p.Overflow && !o.p.Overflow, o.p.AfterSeq
 	if err := o.store(ctx, d); err != nil {
 		return err
+	}
+	if o.d != nil {
+		o.d.read(batch, before)
 	}
 	if over {
 		o.w.kill()

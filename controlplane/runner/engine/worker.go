@@ -40,6 +40,7 @@ type worker struct {
 
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when the log grows
+	dialog  *dialog       // nil while the run takes no replies
 }
 
 func newWorker(e *Engine, r task.Run) *worker {
@@ -193,10 +194,11 @@ var errOverdue = errors.New("the command's end could not be learned in time")
 // follow stores the output of the command until its end is known.
 func (w *worker) follow(ctx context.Context) ending {
 	fctx, stop := context.WithCancelCause(ctx)
-	left := w.spec.GetTimeout().AsDuration() + w.grace() - w.e.cfg.Now().Sub(w.rec.Status.Timestamp.Time)
-	overdue := time.AfterFunc(max(left, 0)+w.e.cfg.Slack, func() { stop(errOverdue) })
+	d, end := w.converse(ctx, fctx)
+	defer end()
+	overdue := time.AfterFunc(max(w.left(d), 0)+w.e.cfg.Slack, func() { stop(errOverdue) })
 	defer overdue.Stop()
-	out := &output{w: w, p: w.run.Progress}
+	out := &output{w: w, p: w.run.Progress, d: d}
 	killed := make(chan struct{})
 	go func() {
 		defer close(killed)
@@ -241,6 +243,15 @@ func (w *worker) follow(ctx context.Context) ending {
 	}
 }
 
+// left is how long the command may still take by its own deadline.
+func (w *worker) left(d *dialog) time.Duration {
+	deadline := w.rec.Status.Timestamp.Add(w.spec.GetTimeout().AsDuration())
+	if d != nil {
+		deadline = d.deadline
+	}
+	return deadline.Add(w.grace()).Sub(w.e.cfg.Now())
+}
+
 func (w *worker) attach(ctx context.Context, out *output) (Guest, *agentv1.Exited, error) {
 	g, err := w.e.cfg.Guests.Guest(ctx, w.run.InstanceID)
 	if err != nil {
@@ -250,6 +261,10 @@ func (w *worker) attach(ctx context.Context, out *output) (Guest, *agentv1.Exite
 	if w.run.Stdin != nil {
 		// From the start: what the guest has taken already is dropped.
 		o.Stdin = bytes.NewReader(w.run.Stdin)
+	}
+	if out.d != nil {
+		o.Stdin, o.Taken = out.d.attach(g), out.d.took
+		defer out.d.detach()
 	}
 	exited, err := g.FollowRun(ctx, w.run.RunID, o)
 	return g, exited, err

@@ -28,7 +28,8 @@ type Guest struct {
 	Dir string
 
 	mu     sync.Mutex
-	err    error // of Guest, when the machine is to be out of reach
+	deaf   chan struct{} // closed when input is taken again; nil: it is
+	err    error         // of Guest, when the machine is to be out of reach
 	runs   map[string]*run
 	starts int
 }
@@ -53,6 +54,33 @@ func (g *Guest) Break(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.err = err
+}
+
+// Deafen makes runs take no input until it is called with false.
+func (g *Guest) Deafen(deaf bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case deaf && g.deaf == nil:
+		g.deaf = make(chan struct{})
+	case !deaf && g.deaf != nil:
+		close(g.deaf)
+		g.deaf = nil
+	}
+}
+
+// hears waits until input is taken.
+func (g *Guest) hears(stop <-chan struct{}) {
+	g.mu.Lock()
+	deaf := g.deaf
+	g.mu.Unlock()
+	if deaf == nil {
+		return
+	}
+	select {
+	case <-deaf:
+	case <-stop:
+	}
 }
 
 // Forget makes the guest lose all runs, as a restart of the machine does.
@@ -92,12 +120,13 @@ func (g *Guest) Inject(s agentv1.Stream, data []byte) {
 type run struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
-	feed  sync.Once
+	feed  sync.Mutex // held by who writes stdin
 
 	mu      sync.Mutex
 	cause   agentv1.Exited_Cause
 	chunks  []*agentv1.Output
 	acked   uint64
+	taken   uint64 // bytes of input in the pipe
 	bytes   [3]uint64
 	exited  *agentv1.Exited
 	lost    bool
@@ -243,19 +272,20 @@ func (g *Guest) FollowRun(ctx context.Context, id string, o agentlink.FollowOpti
 		return nil, err
 	}
 	if r.stdin != nil && o.Stdin != nil {
-		r.feed.Do(func() {
-			go func() { // ends with the process, whose pipe it writes
-				_, _ = io.Copy(r.stdin, o.Stdin)
-				_ = r.stdin.Close()
-			}()
-		})
+		defer g.feed(r, o)()
 	}
-	next := o.AfterSeq
-	for {
+	next, told := o.AfterSeq, uint64(0)
+	for first := true; ; first = false {
 		r.mu.Lock()
-		changed, exited, lost, acked := r.changed, r.exited, r.lost, r.acked
+		changed, exited, lost, acked, taken := r.changed, r.exited, r.lost, r.acked, r.taken
 		fresh := r.chunks[min(next, uint64(len(r.chunks))):]
 		r.mu.Unlock()
+		if o.Taken != nil && (first || taken > told) {
+			told = taken
+			if err := o.Taken(taken); err != nil {
+				return nil, err
+			}
+		}
 		if acked > next {
 			return nil, errors.New("output was acknowledged and is forgotten")
 		}
@@ -283,6 +313,46 @@ func (g *Guest) FollowRun(ctx context.Context, id string, o agentlink.FollowOpti
 		case <-changed:
 		case <-ctx.Done():
 			return nil, ctx.Err() //nolint:wrapcheck // a test's guest
+		}
+	}
+}
+
+// feed writes input to a run's pipe until the returned function is called.
+func (g *Guest) feed(r *run, o agentlink.FollowOptions) (end func()) {
+	done, stop := make(chan struct{}), make(chan struct{})
+	go func() { // ends with the process at the latest, whose pipe it writes
+		defer close(done)
+		r.feed.Lock()
+		defer r.feed.Unlock()
+		at, buf := o.StdinOffset, make([]byte, 4096)
+		for {
+			g.hears(stop)
+			n, err := o.Stdin.Read(buf)
+			r.mu.Lock()
+			skip := min(r.taken-min(r.taken, at), uint64(n))
+			r.mu.Unlock()
+			at += uint64(n)
+			if uint64(n) > skip {
+				_, _ = r.stdin.Write(buf[skip:n]) // dropped when nobody reads, as in a real guest
+				r.mu.Lock()
+				r.taken = at
+				r.wake()
+				r.mu.Unlock()
+			}
+			switch {
+			case errors.Is(err, io.EOF):
+				_ = r.stdin.Close()
+				return
+			case err != nil:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(stop)
+		if c, ok := o.Stdin.(io.Closer); ok {
+			_ = c.Close()
+			<-done
 		}
 	}
 }
