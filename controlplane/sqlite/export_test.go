@@ -2,6 +2,9 @@ package sqlite
 
 import "testing"
 
+// WALLimit is the size at which the write-ahead log is folded back.
+const WALLimit = walLimit
+
 // ExecForTest changes a database behind the store's back.
 func ExecForTest(t *testing.T, db *DB, query string) {
 	t.Helper()

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"os"
 	"path/filepath"
 
@@ -37,8 +36,9 @@ const checkedSize = 128 << 20
 // DB is an open database. It is safe for concurrent use.
 type DB struct {
 	path string
-	w    *sql.DB // one connection: writes wait for each other here, not in SQLite
-	r    *sql.DB
+	wal  *wal
+	w    *pool // one connection: writes wait for each other here, not in SQLite
+	r    *pool
 }
 
 // Open opens or makes the database at path and brings its tables up to date.
@@ -57,37 +57,27 @@ func Open(ctx context.Context, path string) (*DB, error) {
 	if err := f.Close(); err != nil {
 		return nil, fmt.Errorf("cannot open database %q: %w", abs, err)
 	}
-	db := &DB{path: abs}
+	l, err := newWAL(abs)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open database %q: %w", abs, err)
+	}
+	db := &DB{path: abs, wal: l}
 	if err := db.open(ctx); err != nil {
 		return nil, errors.Join(explain(abs, err), db.Close())
 	}
 	return db, nil
 }
 
-func (db *DB) open(ctx context.Context) (err error) {
-	if db.w, err = connect(db.path, "_txlock=immediate", 1); err != nil {
-		return err
-	}
+func (db *DB) open(ctx context.Context) error {
+	db.w = connect(db.path, "_txlock=immediate", 1)
 	if err := db.check(ctx); err != nil {
 		return err
 	}
 	if err := db.migrate(ctx); err != nil {
 		return err
 	}
-	db.r, err = connect(db.path, "_query_only=true", readers)
-	return err
-}
-
-func connect(path, option string, conns int) (*sql.DB, error) {
-	dsn := (&url.URL{Scheme: "file", Path: path}).String() +
-		"?_journal_mode=WAL&_synchronous=FULL&_busy_timeout=10000&_foreign_keys=true&" + option
-	h, err := sql.Open("sqlite3", dsn)
-	if err != nil {
-		return nil, fmt.Errorf("cannot open database %q: %w", path, err)
-	}
-	h.SetMaxOpenConns(conns)
-	h.SetMaxIdleConns(conns)
-	return h, nil
+	db.r = connect(db.path, "_query_only=true", readers)
+	return nil
 }
 
 // check reads the database before anything is written to it.
@@ -124,7 +114,7 @@ func (db *DB) migrate(ctx context.Context) error {
 		return fmt.Errorf("cannot read migrations: %w", err)
 	}
 	// Out of order: each group of tables numbers its migrations by itself.
-	p, err := goose.NewProvider(goose.DialectSQLite3, db.w, dir, goose.WithAllowOutofOrder(true))
+	p, err := goose.NewProvider(goose.DialectSQLite3, db.w.DB, dir, goose.WithAllowOutofOrder(true))
 	if err != nil {
 		return fmt.Errorf("cannot read migrations: %w", err)
 	}
@@ -171,12 +161,13 @@ func (db *DB) refuseNewer(ctx context.Context, known map[int64]bool) (err error)
 	return nil
 }
 
-// Close waits for what is being done and closes the database.
+// Close waits for what is being done and closes the database. Nothing is left
+// beside its file then, unless another program has it open.
 func (db *DB) Close() error {
 	var errs []error
-	for _, h := range []*sql.DB{db.r, db.w} { // the writer last: it checkpoints
-		if h != nil {
-			errs = append(errs, h.Close())
+	for _, p := range []*pool{db.r, db.w} { // the writer last: it may fold the log back
+		if p != nil {
+			errs = append(errs, p.close())
 		}
 	}
 	return errors.Join(errs...)
@@ -184,7 +175,11 @@ func (db *DB) Close() error {
 
 // write runs fn in the one transaction that may change the database now.
 func (db *DB) write(ctx context.Context, fn func(*sql.Tx) error) error {
-	return inTx(ctx, db.w, fn)
+	if err := inTx(ctx, db.w, fn); err != nil {
+		return err
+	}
+	db.wal.fold(ctx, db.w)
+	return nil
 }
 
 // read runs fn on one consistent state of the database. fn must be short: a
@@ -193,7 +188,7 @@ func (db *DB) read(ctx context.Context, fn func(*sql.Tx) error) error {
 	return inTx(ctx, db.r, fn)
 }
 
-func inTx(ctx context.Context, h *sql.DB, fn func(*sql.Tx) error) error {
+func inTx(ctx context.Context, h *pool, fn func(*sql.Tx) error) error {
 	tx, err := h.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("cannot begin transaction: %w", err)
