@@ -50,7 +50,13 @@ help: ## Show this list
 
 .PHONY: setup
 setup: ## Install the packages that are missing (Debian, Ubuntu; root or sudo)
-	@command -v $(GO) >/dev/null || { echo "go is missing: install Go 1.25 or later, https://go.dev/dl" >&2; exit 1; }
+	@command -v $(GO) >/dev/null || { \
+		echo "go is not in PATH: install Go 1.25 or later, https://go.dev/dl" >&2; \
+		[ -z "$${SUDO_USER:-}" ] || echo "If $$SUDO_USER has it, run make without sudo: it asks for sudo where it needs it." >&2; \
+		exit 1; \
+	}
+	@# An older one cannot read go.mod, or is not allowed to fetch a newer one.
+	@$(GO) list -m >/dev/null || { echo "$$($(GO) env GOVERSION) is too old: install Go 1.25 or later, https://go.dev/dl" >&2; exit 1; }
 	@deploy/setup/install.sh base
 
 # --- building
