@@ -24,8 +24,9 @@ func (closedTasks) Submit(context.Context, engine.Submission) (task.Record, erro
 func (closedTasks) Cancel(context.Context, string) (task.Record, error) {
 	return task.Record{}, task.ErrNotFound
 }
-func (closedTasks) Changed(string) <-chan struct{} { return nil }
-func (c closedTasks) Done() <-chan struct{}        { return c.done }
+func (closedTasks) Reply(context.Context, engine.Reply) error { return engine.ErrClosed }
+func (closedTasks) Changed(string) <-chan struct{}            { return nil }
+func (c closedTasks) Done() <-chan struct{}                   { return c.done }
 
 func fuzzHandler(f *testing.F) (http.Handler, *sqlite.DB) {
 	f.Helper()
@@ -42,8 +43,13 @@ func fuzzHandler(f *testing.F) (http.Handler, *sqlite.DB) {
 
 func serve(t *testing.T, h http.Handler, path string, body []byte) *httptest.ResponseRecorder {
 	t.Helper()
+	return serveAs(t, h, path, body, good)
+}
+
+func serveAs(t *testing.T, h http.Handler, path string, body []byte, header map[string]string) *httptest.ResponseRecorder {
+	t.Helper()
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, bytes.NewReader(body))
-	for k, v := range good {
+	for k, v := range header {
 		req.Header.Set(k, v)
 	}
 	w := httptest.NewRecorder()

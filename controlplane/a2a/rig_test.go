@@ -94,7 +94,7 @@ func newRig(t *testing.T, change func(*a2a.Config, *engine.Config)) *rig {
 	}
 	r := &rig{t: t, guest: &enginetest.Guest{}, db: db}
 	ecfg := engine.Config{
-		Journal: db, Runs: db, Reader: db, Guests: r.guest,
+		Journal: db, Runs: db, Reader: db, Prompts: db, Guests: r.guest,
 		Runners: []runner.Runner{adaptercommand.Runner{}, shell{}, echo.Runner{}},
 	}
 	srv := httptest.NewUnstartedServer(nil)
@@ -187,6 +187,9 @@ func (r *rig) open(method, path, body string, header map[string]string) *http.Re
 	}
 	for k, v := range header {
 		req.Header.Set(k, v)
+		if k == "Host" {
+			req.Host = v
+		}
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
