@@ -99,6 +99,9 @@ func (h *Host) write(w io.Writer) {
 	row("host", fmt.Sprintf("%s, kernel %s, virt %s", h.OS, h.Kernel, h.Virt))
 	row("cpu", fmt.Sprintf("%d x %s, governor %s, %.1f GiB memory", h.CPUs, h.CPU, h.Governor, float64(h.Memory)/(1<<30)))
 	row("load", fmt.Sprintf("%s before, %s after, %.1f %% stolen", h.LoadBefore, h.LoadAfter, 100*h.Stolen))
+	if before, after := firstLoad(h.LoadBefore), firstLoad(h.LoadAfter); max(before, after) > float64(h.CPUs) {
+		row("", fmt.Sprintf("more than the %d processors can do: ratios spread, and times say little", h.CPUs))
+	}
 	row("accelerator", because(h.Accelerator, h.AcceleratorReason))
 	row("vsock", because(h.Vsock, h.VsockReason))
 	row("versions", fmt.Sprintf("QEMU %s, libvirt %s, %s", h.Versions["qemu"], h.Versions["libvirt"], h.Go))
@@ -142,6 +145,16 @@ func governor() string {
 }
 
 func loads() string { return match("/proc/loadavg", `^(\S+ \S+ \S+)`) }
+
+// firstLoad is the average of the last minute, 0 where it is unknown.
+func firstLoad(averages string) float64 {
+	first, _, _ := strings.Cut(averages, " ")
+	v, err := strconv.ParseFloat(first, 64)
+	if err != nil {
+		return 0
+	}
+	return v
+}
 
 // ticks are processor times since the host's boot.
 type ticks struct{ all, stolen uint64 }

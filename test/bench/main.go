@@ -82,7 +82,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(w)
 	f.IntVar(&o.n, "n", 5, fmt.Sprintf("rounds of boots and of bulk; commands have %d times as many", execPerBoot))
-	f.IntVar(&o.mib, "size", 32, "MiB of one bulk transfer")
+	f.IntVar(&o.mib, "size", 32, fmt.Sprintf("MiB of one bulk transfer, a multiple of %d", outputPart))
 	only := f.String("only", "boot,exec,bulk", "what to measure")
 	f.BoolVar(&o.json, "json", false, "print JSON with all samples instead of a table")
 	f.BoolVar(&o.verbose, "v", false, "show the log of the driver")
@@ -104,8 +104,8 @@ func parse(args []string, w io.Writer) (options, error) {
 	switch {
 	case f.NArg() > 0:
 		return o, fmt.Errorf("cannot use %q: there are only flags", f.Arg(0))
-	case o.n < 1 || o.mib < 1 || uint64(o.mib)<<20 > wire.MaxSize:
-		return o, errors.New("-n and -size must be at least 1, and -size at most 16384")
+	case o.n < 1 || o.mib < 1 || o.mib%outputPart != 0 || uint64(o.mib)<<20 > wire.MaxSize:
+		return o, fmt.Errorf("-n must be at least 1, and -size a multiple of %d, at most %d", outputPart, wire.MaxSize>>20)
 	case o.accel != "auto" && o.accel != "kvm" && o.accel != "tcg":
 		return o, fmt.Errorf("cannot use -accel %q: want auto, kvm or tcg", o.accel)
 	}

@@ -37,7 +37,7 @@ func sampleReport(t *testing.T) Report {
 			Accelerator: "tcg", AcceleratorReason: "no /dev/kvm", Vsock: "vhost-vsock",
 			Versions: map[string]string{"qemu": "7.2", "libvirt": "9.0.0"}, Image: "minimal@sha256:0", GuestKernel: "6.1",
 			KernelSum: "00112233445566778899", Initramfs: "ffeeddccbbaa99887766",
-			LoadBefore: "0.1 0.2 0.3", LoadAfter: "1 1 1", Stolen: .015, Took: 90 * time.Second,
+			LoadBefore: "0.1 0.2 0.3", LoadAfter: "2.5 1 1", Stolen: .015, Took: 90 * time.Second,
 		},
 		Sections: []Section{boot, bulk},
 		Failures: []string{"boot: bare QEMU: no luck"},
@@ -101,7 +101,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("options are %+v, %v", o, err)
 	}
 	for _, bad := range [][]string{
-		{"-only", "sleep"}, {"-n", "0"}, {"-size", "0"}, {"-size", "16385"}, {"-accel", "xen"}, {"more"}, {"-nope"},
+		{"-only", "sleep"}, {"-n", "0"}, {"-size", "0"}, {"-size", "16388"}, {"-size", "6"}, {"-accel", "xen"}, {"more"}, {"-nope"},
 	} {
 		if _, err := parse(bad, &said); err == nil {
 			t.Errorf("%q is taken", bad)
