@@ -13,7 +13,8 @@ import (
 
 // pool is a handle on the database whose close waits until the last connection
 // is closed: sql.DB does not wait for those in use. Only the last connection
-// to a database folds the write-ahead log back and removes it.
+// to a database folds the write-ahead log back and removes it, and none does of
+// several that are closed at the same moment.
 type pool struct {
 	*sql.DB
 	dsn  string
@@ -62,11 +63,25 @@ func (p *pool) close() (err error) {
 	return err
 }
 
+// conn is one connection. It outlives a transaction that is cut off: were it
+// given up then, as is done with one that cannot say that it is sound, the
+// writer might not be there to be the last that is closed.
 type conn struct {
 	*sqlite3.SQLiteConn
 	pool *pool
 	once sync.Once
 }
+
+var (
+	_ driver.SessionResetter = (*conn)(nil)
+	_ driver.Validator       = (*conn)(nil)
+)
+
+// ResetSession implements driver.SessionResetter. There is nothing to reset.
+func (c *conn) ResetSession(context.Context) error { return nil }
+
+// IsValid implements driver.Validator: no transaction was left open.
+func (c *conn) IsValid() bool { return c.AutoCommit() }
 
 // Close implements driver.Conn.
 func (c *conn) Close() error {

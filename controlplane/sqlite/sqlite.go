@@ -165,7 +165,7 @@ func (db *DB) refuseNewer(ctx context.Context, known map[int64]bool) (err error)
 // beside its file then, unless another program has it open.
 func (db *DB) Close() error {
 	var errs []error
-	for _, p := range []*pool{db.r, db.w} { // the writer last: it may fold the log back
+	for _, p := range []*pool{db.r, db.w} { // the writer last and alone: it removes the log
 		if p != nil {
 			errs = append(errs, p.close())
 		}
