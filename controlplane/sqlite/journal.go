@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
@@ -143,14 +144,12 @@ func (db *DB) Output(ctx context.Context, id string, chunks []task.Chunk, p task
 		if finished {
 			return task.ErrTerminal
 		}
-		for _, c := range chunks {
-			seq++
-			if err := putChunk(ctx, tx, id, seq, c); err != nil {
+		if len(chunks) > 0 {
+			if err := putChunks(ctx, tx, id, seq, chunks); err != nil {
 				return err
 			}
-		}
-		if len(chunks) > 0 {
-			if _, err := tx.ExecContext(ctx, `UPDATE tasks SET last_seq = ? WHERE id = ?`, seq, id); err != nil {
+			_, err := tx.ExecContext(ctx, `UPDATE tasks SET last_seq = ? WHERE id = ?`, seq+uint64(len(chunks)), id)
+			if err != nil {
 				return err
 			}
 		}
@@ -206,31 +205,66 @@ func putStatus(ctx context.Context, tx *sql.Tx, id string, seq uint64, e task.St
 	return putEvent(ctx, tx, id, seq, kindStatus, nil, nil, body)
 }
 
-// putChunk also checks that the chunk continues its artifact, so that no two
-// writers can ever interleave one.
-func putChunk(ctx context.Context, tx *sql.Tx, id string, seq uint64, c task.Chunk) error {
+// putChunks stores chunks as the events behind seq. It also checks that they
+// continue their artifacts, so that no two writers can ever interleave one.
+func putChunks(ctx context.Context, tx *sql.Tx, id string, seq uint64, chunks []task.Chunk) (err error) {
+	type growth struct {
+		artifact   string
+		start, end uint64
+	}
+	var grown []growth // few: one row to change however many chunks
+	for _, c := range chunks {
+		i := slices.IndexFunc(grown, func(g growth) bool { return g.artifact == c.ArtifactID })
+		if i < 0 {
+			i = len(grown)
+			grown = append(grown, growth{c.ArtifactID, c.Offset, c.Offset})
+		}
+		if c.Offset != grown[i].end {
+			return fmt.Errorf("%w: chunk of artifact %q is at %d, not at %d", task.ErrConflict, c.ArtifactID, c.Offset, grown[i].end)
+		}
+		grown[i].end += uint64(len(c.Data))
+	}
+	for _, g := range grown {
+		if err := grow(ctx, tx, id, g.artifact, g.start, g.end); err != nil {
+			return err
+		}
+	}
+	put, err := tx.PrepareContext(ctx, insertEvent)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, put.Close()) }()
+	for _, c := range chunks {
+		seq++
+		if _, err := put.ExecContext(ctx, id, seq, kindChunk, c.ArtifactID, c.Offset, notNil(c.Data)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// grow moves the end of an artifact, which is made if it begins at 0.
+func grow(ctx context.Context, tx *sql.Tx, id, artifact string, start, end uint64) error {
 	res, err := tx.ExecContext(ctx, `INSERT INTO artifacts (task_id, artifact_id, n, size)
 		SELECT ?1, ?2, (SELECT count(*) FROM artifacts WHERE task_id = ?1), ?4 WHERE ?3 = 0
-		ON CONFLICT DO NOTHING`, id, c.ArtifactID, c.Offset, len(c.Data))
+		ON CONFLICT DO NOTHING`, id, artifact, start, end)
+	if err != nil {
+		return err
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 1 {
+		return err
+	}
+	res, err = tx.ExecContext(ctx, `UPDATE artifacts SET size = ?
+		WHERE task_id = ? AND artifact_id = ? AND size = ? AND sha256 IS NULL`, end, id, artifact, start)
 	if err != nil {
 		return err
 	}
 	if n, err := res.RowsAffected(); err != nil {
 		return err
-	} else if n == 0 {
-		res, err = tx.ExecContext(ctx, `UPDATE artifacts SET size = size + ?
-			WHERE task_id = ? AND artifact_id = ? AND size = ? AND sha256 IS NULL`,
-			len(c.Data), id, c.ArtifactID, c.Offset)
-		if err != nil {
-			return err
-		}
-		if n, err := res.RowsAffected(); err != nil {
-			return err
-		} else if n != 1 {
-			return fmt.Errorf("%w: artifact %q does not end at %d", task.ErrConflict, c.ArtifactID, c.Offset)
-		}
+	} else if n != 1 {
+		return fmt.Errorf("%w: artifact %q does not end at %d", task.ErrConflict, artifact, start)
 	}
-	return putEvent(ctx, tx, id, seq, kindChunk, c.ArtifactID, c.Offset, c.Data)
+	return nil
 }
 
 func putEnd(ctx context.Context, tx *sql.Tx, id string, seq uint64, c task.Chunk) error {
@@ -248,9 +282,10 @@ func putEnd(ctx context.Context, tx *sql.Tx, id string, seq uint64, c task.Chunk
 	return putEvent(ctx, tx, id, seq, kindEnd, c.ArtifactID, c.Size, nil)
 }
 
+const insertEvent = `INSERT INTO task_events (task_id, seq, kind, artifact_id, start, body) VALUES (?, ?, ?, ?, ?, ?)`
+
 func putEvent(ctx context.Context, tx *sql.Tx, id string, seq uint64, kind string, artifact, start any, body []byte) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO task_events (task_id, seq, kind, artifact_id, start, body)
-		VALUES (?, ?, ?, ?, ?, ?)`, id, seq, kind, artifact, start, notNil(body))
+	_, err := tx.ExecContext(ctx, insertEvent, id, seq, kind, artifact, start, notNil(body))
 	return err
 }
 

@@ -177,6 +177,48 @@ func TestTaskLife(t *testing.T) {
 	}
 }
 
+// TestOutputOfManyChunks: one transaction takes chunks of both streams as they
+// alternate, or none of them.
+func TestOutputOfManyChunks(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "db"))
+	create(t, db, "t")
+	var p task.Progress
+	var chunks []task.Chunk
+	var want [2]strings.Builder
+	ids := [2]string{"stdout", "stderr"}
+	for i := range 3000 {
+		line := strings.Repeat("x", i%7+1) + "\n"
+		stream := i % 3 % 2
+		chunks = append(chunks, task.Chunk{ArtifactID: ids[stream], Offset: uint64(want[stream].Len()), Data: []byte(line)})
+		want[stream].WriteString(line)
+	}
+	for name, spoil := range map[string]func(*task.Chunk){
+		"gap":    func(c *task.Chunk) { c.Offset++ },
+		"repeat": func(c *task.Chunk) { c.Offset-- },
+		"other":  func(c *task.Chunk) { c.ArtifactID = "other" },
+	} {
+		bad := append([]task.Chunk(nil), chunks...)
+		spoil(&bad[2000])
+		if err := db.Output(t.Context(), "t", bad, p); !errors.Is(err, task.ErrConflict) {
+			t.Errorf("%s: %v, want ErrConflict", name, err)
+		}
+	}
+	for _, part := range [][]task.Chunk{chunks[:1], chunks[1:1000], chunks[1000:]} {
+		if err := db.Output(t.Context(), "t", part, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rec, err := db.Task(t.Context(), "t", task.View{Inline: 1 << 20})
+	if err != nil || rec.LastSeq != 3001 || len(rec.Artifacts) != 2 {
+		t.Fatalf("%d events, %d artifacts, %v", rec.LastSeq, len(rec.Artifacts), err)
+	}
+	for i, a := range rec.Artifacts {
+		if a.ArtifactID != ids[i] || *a.Parts[0].Text != want[i].String() {
+			t.Errorf("artifact %d is %q of %d bytes", i, a.ArtifactID, len(*a.Parts[0].Text))
+		}
+	}
+}
+
 func TestListPages(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "db"))
 	for _, id := range []string{"a", "b", "c", "d", "e"} {
