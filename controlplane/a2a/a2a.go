@@ -72,6 +72,7 @@ type Instances interface {
 type Tasks interface {
 	Submit(ctx context.Context, s engine.Submission) (task.Record, error)
 	Cancel(ctx context.Context, taskID string) (task.Record, error)
+	Reply(ctx context.Context, r engine.Reply) error
 	Changed(taskID string) <-chan struct{}
 	Done() <-chan struct{}
 }

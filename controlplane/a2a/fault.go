@@ -31,6 +31,8 @@ type fault struct {
 	meta    map[string]string
 	// violations are shown as google.rpc.BadRequest.
 	violations []runner.Violation
+	// more are further details.
+	more []any
 	// second is a further ErrorInfo, in our domain.
 	second     string
 	secondMeta map[string]string
@@ -230,7 +232,7 @@ func (f *fault) details() []any {
 		}
 		all = append(all, map[string]any{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": list})
 	}
-	return all
+	return append(all, f.more...)
 }
 
 // refuse answers with google.rpc.Status in JSON.

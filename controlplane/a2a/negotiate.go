@@ -127,7 +127,7 @@ func (a Agent) extensions() []extension {
 		all = append(all, extension{
 			URI:         extensions.AdapterCommand,
 			Description: "Bounded adapter commands, requested in Message.metadata.",
-		})
+		}, hitlExtension())
 	}
 	return all
 }

@@ -37,7 +37,7 @@ func (c *call) submit(ctx context.Context, req sendRequest) (task.Record, *fault
 		return task.Record{}, f
 	}
 	if req.message.TaskID != "" {
-		return task.Record{}, c.refuseContinuation(ctx, req.message)
+		return c.continueTask(ctx, req)
 	}
 	if req.message.MessageID == "" {
 		id, err := uuid.NewV7()

@@ -26,6 +26,8 @@ type feed struct {
 	cuts  map[string]uint64
 	// untilInput ends the stream also when the task waits for somebody.
 	untilInput bool
+	// waits: it waited already when the snapshot was taken.
+	waits bool
 }
 
 // stream is SendStreamingMessage.
@@ -37,7 +39,9 @@ func (c *call) stream(ctx context.Context, req sendRequest) (*feed, *fault) {
 	if req.history >= 0 && len(rec.History) > req.history {
 		rec.History = rec.History[len(rec.History)-req.history:]
 	}
-	return &feed{first: rec, after: rec.LastSeq, untilInput: true}, nil
+	fd := snapshot(rec)
+	fd.untilInput, fd.waits = true, rec.Status.State.Interrupted()
+	return fd, nil
 }
 
 // subscription asks for the stream of a task that exists.
@@ -68,6 +72,11 @@ func (c *call) subscribe(ctx context.Context, sub subscription) (*feed, *fault) 
 	case rec.Status.State.Terminal():
 		return nil, errUnsupported("the task has ended: " + string(rec.Status.State))
 	}
+	return snapshot(rec), nil
+}
+
+// snapshot is the feed of a task from now on.
+func snapshot(rec task.Record) *feed {
 	fd := &feed{first: rec, after: rec.LastSeq}
 	for _, cut := range rec.Cuts { // go back for what the snapshot left out
 		if fd.cuts == nil {
@@ -76,7 +85,7 @@ func (c *call) subscribe(ctx context.Context, sub subscription) (*feed, *fault) 
 		fd.cuts[cut.ArtifactID] = cut.Seq
 		fd.after = min(fd.after, cut.Seq)
 	}
-	return fd, nil
+	return fd
 }
 
 // wanted reports whether the snapshot did not have the event already.
@@ -180,6 +189,9 @@ func (c *call) pump(ctx context.Context, fd *feed, out *sse) error {
 		}
 		if len(events) > 0 {
 			continue
+		}
+		if fd.waits && fd.after == fd.first.LastSeq {
+			return nil // it waits for somebody again, as the snapshot says
 		}
 		if changed == nil {
 			return nil // nobody works on it: it has ended, or the server is stopping
