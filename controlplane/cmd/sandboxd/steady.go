@@ -1,0 +1,61 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// pace is how long a client may keep a request's body from moving.
+const pace = time.Minute
+
+// steady bounds what one connection may cost before anybody knows who it is
+// of: a body that stops coming is given up. A deadline for whole requests
+// would not do, for uploads and streams may take hours.
+func steady(pace time.Duration, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body != nil && r.Body != http.NoBody {
+			b := &steadyBody{ReadCloser: r.Body, rc: http.NewResponseController(w), pace: pace}
+			// It holds also for what the server reads on its own of a body that
+			// its handler did not want.
+			b.expect()
+			r.Body = b
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+type steadyBody struct {
+	io.ReadCloser
+	rc   *http.ResponseController
+	pace time.Duration
+}
+
+func (b *steadyBody) Read(p []byte) (int, error) {
+	b.expect()
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		// Nothing more is awaited: the answer may be a stream that lasts.
+		_ = b.rc.SetReadDeadline(time.Time{}) // a writer without deadlines needs none
+	}
+	return n, err
+}
+
+func (b *steadyBody) expect() { _ = b.rc.SetReadDeadline(time.Now().Add(b.pace)) }
+
+// plain refuses paths with separators or ends that only some readers see, so
+// that what a proxy lets pass is what is served here.
+func plain(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path := strings.ToLower(r.URL.EscapedPath())
+		for _, hidden := range []string{"%2f", "%5c", "%00"} {
+			if strings.Contains(path, hidden) {
+				writeStatus(w, http.StatusBadRequest, "refused", "no path here has an escaped separator")
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
