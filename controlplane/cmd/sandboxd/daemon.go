@@ -79,7 +79,7 @@ func open(ctx context.Context, c config, log *slog.Logger) (_ *daemon, err error
 	// The engine must outlive ctx by the drain: what guests say while the
 	// daemon ends is still stored.
 	d.engine = engine.New(context.WithoutCancel(ctx), c.Surface.engine(engine.Config{
-		Journal: d.db, Runs: d.db, Reader: d.db, Guests: guests{d.fleet},
+		Journal: d.db, Runs: d.db, Reader: d.db, Prompts: d.db, Guests: guests{d.fleet},
 		Runners: []runner.Runner{adaptercommand.Runner{}, echo.Runner{}}, Log: log,
 	}))
 	d.agents = func(url string) http.Handler { return agentsHandler(ctx, d, url) }

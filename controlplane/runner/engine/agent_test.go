@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -164,6 +166,7 @@ func TestAgent(t *testing.T) {
 	})
 	t.Run("restarts", func(t *testing.T) { a.restarts(t) })
 	t.Run("never started", func(t *testing.T) { a.neverStarted(t) })
+	t.Run("lines", func(t *testing.T) { a.lines(t) })
 	t.Run("lost", func(t *testing.T) {
 		id := a.run("echo ready; sleep 600", nil)
 		a.wait(id, func(rec task.Record) bool { return textOf(rec, "stdout") != "" })
@@ -253,22 +256,31 @@ func (a *agentRig) neverStarted(t *testing.T) {
 // restarts: engines and links die while a command writes; nothing is lost,
 // doubled or started again.
 func (a *agentRig) restarts(t *testing.T) {
-	id := a.run("i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; echo end >&2; exit 9", nil)
-	for range 4 {
-		was := uint64(0)
-		a.wait(id, func(rec task.Record) bool {
-			grown := was > 0 && rec.LastSeq > was || rec.Status.State.Terminal()
-			was = max(was, rec.LastSeq)
-			return grown
-		})
-		a.Close()
+	const stages, lines = 5, 600
+	dir := t.TempDir()
+	id := a.run(fmt.Sprintf("s=0; while [ $s -lt %d ]; do i=0; while [ $i -lt %d ]; do echo line $s $i; i=$((i+1)); done; "+
+		"s=$((s+1)); while [ ! -e %s/$s ]; do sleep 0.01; done; done; echo end >&2; exit 9", stages, lines, dir), nil)
+	was := uint64(2) // submitted, working
+	for s := range stages {
+		a.wait(id, func(rec task.Record) bool { return rec.LastSeq > was })
+		a.Close() // in the middle of a stage, or at its end
 		a.cut()
+		rec, err := a.db.Task(t.Context(), id, task.View{Inline: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		was = rec.LastSeq
+		if err := touch(filepath.Join(dir, strconv.Itoa(s+1))); err != nil {
+			t.Fatal(err)
+		}
 		a.start()
 	}
 	rec := a.end(id)
 	var want strings.Builder
-	for i := range 3000 {
-		fmt.Fprintf(&want, "line %d\n", i)
+	for s := range stages {
+		for n := range lines {
+			fmt.Fprintf(&want, "line %d %d\n", s, n)
+		}
 	}
 	if got := textOf(rec, "stdout"); got != want.String() || textOf(rec, "stderr") != "end\n" {
 		t.Errorf("stdout has %d bytes, want %d", len(got), want.Len())
@@ -277,4 +289,52 @@ func (a *agentRig) restarts(t *testing.T) {
 		t.Errorf("ended as %s %+v", rec.Status.State, o)
 	}
 	checkLog(t, a.db, rec)
+}
+
+// stalledJournal does not store the first output before it is opened, and
+// counts transactions.
+type stalledJournal struct {
+	task.Journal
+	open  chan struct{}
+	calls int
+}
+
+func (j *stalledJournal) Output(ctx context.Context, id string, chunks []task.Chunk, p task.Progress) error {
+	j.calls++
+	<-j.open
+	return j.Journal.Output(ctx, id, chunks, p)
+}
+
+// lines: a command that prints a line at a time, faster than lines are stored,
+// makes neither a transaction nor an event of each.
+func (a *agentRig) lines(t *testing.T) {
+	a.Close()
+	j := &stalledJournal{Journal: a.db, open: make(chan struct{})}
+	a.cfg.Journal = j
+	a.start()
+	fifo := filepath.Join(t.TempDir(), "written")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	id := a.run("i=0; while [ $i -lt 4000 ]; do echo line $i; i=$((i+1)); done; echo >"+fifo, nil)
+	if _, err := os.ReadFile(fifo); err != nil { // until all is written
+		t.Fatal(err)
+	}
+	close(j.open)
+	rec := a.end(id)
+	var want strings.Builder
+	for i := range 4000 {
+		fmt.Fprintf(&want, "line %d\n", i)
+	}
+	if got := textOf(rec, "stdout"); got != want.String() {
+		t.Errorf("stdout has %d bytes, want %d", len(got), want.Len())
+	}
+	checkLog(t, a.db, rec)
+	a.Close()
+	t.Logf("%d transactions, %d events", j.calls, rec.LastSeq)
+	if j.calls > 200 || rec.LastSeq > 200 {
+		t.Errorf("4000 lines made %d transactions and %d events", j.calls, rec.LastSeq)
+	}
+	a.cfg.Journal = a.db
+	a.start()
 }

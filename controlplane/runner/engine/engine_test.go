@@ -62,7 +62,7 @@ func newRig(t *testing.T, change func(*engine.Config)) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{t: t, db: db, guest: &enginetest.Guest{}}
-	r.cfg = engine.Config{Journal: db, Runs: db, Reader: db, Guests: r.guest, Runners: []runner.Runner{shell{}}}
+	r.cfg = engine.Config{Journal: db, Runs: db, Reader: db, Prompts: db, Guests: r.guest, Runners: []runner.Runner{shell{}}}
 	if change != nil {
 		change(&r.cfg)
 	}
