@@ -32,7 +32,11 @@ func (c *call) extendedCard(ctx context.Context) (any, *fault) {
 
 func restExtendedCard(c *call, r *http.Request) (any, *fault) { return c.extendedCard(r.Context()) }
 
-func rpcExtendedCard(c *call, ctx context.Context, _ json.RawMessage) (any, *fault) {
+func extendedCardMethod() rpcMethod {
+	return rpcMethod{unary: func(c *call, ctx context.Context, _ json.RawMessage) (any, *fault) { return c.extendedCard(ctx) }}
+}
+
+func rpcExtendedCard(c *call, ctx context.Context, _ json.RawMessage) (any, *fault) { //nolint:revive // goes with rpc.go
 	return c.extendedCard(ctx)
 }
 

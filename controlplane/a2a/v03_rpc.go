@@ -29,11 +29,11 @@ func rpcMethods03() map[string]rpcMethod {
 
 // noMethod says which version has the method, if one has.
 func noMethod(name string, v version) *fault {
+	message := "A2A " + string(v) + " has no method " + clip(name)
 	if _, ok := rpcMethods()[name]; ok {
-		return errBroken(rpcNoMethod, "A2A "+string(v)+" has no method "+clip(name)+"; a request that names no version is taken for 0.3: send A2A-Version: 1.0")
+		message += "; a request that names no version is taken for 0.3: send A2A-Version: 1.0"
+	} else if _, ok := rpcMethods03()[name]; ok {
+		message += "; send A2A-Version: 0.3, or use the method of 1.0"
 	}
-	if _, ok := rpcMethods03()[name]; ok {
-		return errBroken(rpcNoMethod, "A2A "+string(v)+" has no method "+clip(name)+"; send A2A-Version: 0.3, or use the method of 1.0")
-	}
-	return errBroken(rpcNoMethod, "there is no method "+clip(name))
+	return errBroken(rpcNoMethod, message)
 }

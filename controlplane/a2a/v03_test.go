@@ -135,14 +135,13 @@ func TestSubscribe03(t *testing.T) {
 		var states []string
 		var finals []bool
 		r.frames(resp, func(f frame) bool {
-			v := any(f.data)
-			if i == 3 {
-				v = f.data["result"]
-				if f.data["id"] != "s" || dig(v, "kind") != []any{"task", "status-update"}[min(len(states), 1)] {
-					t.Errorf("frame %v", f.data)
+			v := f.data["result"]
+			if i < 3 {
+				if v = f.data["statusUpdate"]; v == nil {
+					v = f.data["task"]
 				}
-			} else if v = f.data["statusUpdate"]; v == nil {
-				v = f.data["task"]
+			} else if f.data["id"] != "s" || dig(v, "kind") != []any{"task", "status-update"}[min(len(states), 1)] {
+				t.Errorf("frame %v", f.data)
 			}
 			s, _ := dig(v, "status", "state").(string)
 			final, _ := dig(v, "final").(bool)

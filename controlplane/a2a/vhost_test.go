@@ -2,6 +2,7 @@ package a2a_test
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -46,9 +47,7 @@ func TestVirtualHostNames(t *testing.T) {
 func (r *rig) onHost(host, method, path, body string, header map[string]string) answer {
 	r.t.Helper()
 	h := map[string]string{"Host": host}
-	for k, v := range header {
-		h[k] = v
-	}
+	maps.Copy(h, header)
 	return r.do(method, path, body, h)
 }
 

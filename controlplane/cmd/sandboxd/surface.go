@@ -32,14 +32,17 @@ func (c *surfaceConfig) flags(f *pflag.FlagSet) {
 		"a host name with or without a port")
 	f.BoolVar(&c.Extended, "a2a-extended-card", false, "offer an extended card, which lists an instance's runners as skills")
 	f.Int64Var(&c.Body, "a2a-max-body", 4<<20, "largest A2A request, in `bytes`")
-	f.DurationVar(&c.Blocking, "a2a-blocking-wait", 50*time.Second, "how long a message may wait for its task; then the answer is the task as it is")
+	f.DurationVar(&c.Blocking, "a2a-blocking-wait", 50*time.Second,
+		"how long a message may wait for its task; then the answer is the task as it is")
 	f.Int64Var(&c.Streams, "a2a-max-streams", 1024, "most A2A streams open at once")
 	f.IntVar(&c.Inline, "a2a-inline-artifact", 1<<20, "most `bytes` of one artifact within a task; the rest is behind its URL")
 	f.IntVar(&c.Tasks, "max-tasks-per-instance", 32, "most unfinished tasks of one instance")
 	f.Uint64Var(&c.TaskOutput, "max-task-output", 256<<20, "most `bytes` of output kept for one task; a command that writes more is ended")
 }
 
-var domainForm = regexp.MustCompile(`^([a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)(\.[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*(:[0-9]{1,5})?$`)
+// domainForm is a host name and perhaps a port.
+var domainForm = regexp.MustCompile(`^([a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.)*` +
+	`[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(:[0-9]{1,5})?$`)
 
 func (c *surfaceConfig) complete() error {
 	if c.Domain != "" && !domainForm.MatchString(c.Domain) {
@@ -47,7 +50,8 @@ func (c *surfaceConfig) complete() error {
 	}
 	for name, v := range map[string]int64{
 		"--a2a-max-body": c.Body, "--a2a-blocking-wait": int64(c.Blocking), "--a2a-max-streams": c.Streams,
-		"--a2a-inline-artifact": int64(c.Inline), "--max-tasks-per-instance": int64(c.Tasks), "--max-task-output": int64(min(c.TaskOutput, 1<<62)),
+		"--a2a-inline-artifact":    int64(c.Inline),
+		"--max-tasks-per-instance": int64(c.Tasks), "--max-task-output": int64(min(c.TaskOutput, 1<<62)),
 	} {
 		if v <= 0 {
 			return fmt.Errorf("%s: must be more than 0", name)
