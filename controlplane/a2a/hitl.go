@@ -58,11 +58,12 @@ func (c *call) continueTask(ctx context.Context, req sendRequest) (task.Record, 
 	if err != nil {
 		return rec, c.explainReply(ctx, err)
 	}
+	before := rec.LastSeq
 	rec, err = c.cfg.Store.Task(context.WithoutCancel(ctx), rec.ID, task.View{History: -1, Inline: c.cfg.Limits.Inline})
 	if err != nil {
 		return rec, c.explain(ctx, "read a task", err)
 	}
-	return rec, c.addPush(ctx, rec.ID, req.push, false)
+	return rec, c.addPush(ctx, rec.ID, req.push, int64(before)) //nolint:gosec // a count
 }
 
 // waitsForReply reports whether a task waits with a prompt of hitl-prompt/v1.

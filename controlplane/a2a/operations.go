@@ -53,7 +53,7 @@ func (c *call) submit(ctx context.Context, req sendRequest) (task.Record, *fault
 	if err != nil {
 		return task.Record{}, c.explain(ctx, "make a task", err)
 	}
-	return rec, c.addPush(ctx, rec.ID, req.push, true)
+	return rec, c.addPush(ctx, rec.ID, req.push, 0)
 }
 
 // refuseContinuation answers a message to an existing task, which no runner

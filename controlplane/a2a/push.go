@@ -17,7 +17,7 @@ import (
 type Push interface {
 	// Check says with a *push.Refusal what is wrong with a registration.
 	Check(ctx context.Context, r push.Registration) error
-	Create(ctx context.Context, taskID string, r push.Registration, fromStart bool) (push.Hook, error)
+	Create(ctx context.Context, taskID string, r push.Registration, after int64) (push.Hook, error)
 	List(ctx context.Context, taskID string) ([]push.Hook, error)
 	Delete(ctx context.Context, taskID, id string) error
 }
@@ -103,13 +103,13 @@ func (c *call) checkPush(ctx context.Context, p *inlinePush) *fault {
 	return c.explainPush(ctx, p.path, c.cfg.Push.Check(ctx, p.Registration))
 }
 
-// addPush registers the webhook that came with a message: from the first event
-// if the message made the task.
-func (c *call) addPush(ctx context.Context, taskID string, p *inlinePush, made bool) *fault {
+// addPush registers the webhook that came with a message: for what is behind
+// the event after, the newest one before the message.
+func (c *call) addPush(ctx context.Context, taskID string, p *inlinePush, after int64) *fault {
 	if p == nil {
 		return nil
 	}
-	_, err := c.cfg.Push.Create(ctx, taskID, p.Registration, made)
+	_, err := c.cfg.Push.Create(ctx, taskID, p.Registration, after)
 	return c.explainPush(ctx, p.path, err)
 }
 
@@ -127,7 +127,7 @@ func (c *call) createPush(ctx context.Context, r pushRequest) (push.Hook, *fault
 	if f := c.pushTask(ctx, r.taskID); f != nil {
 		return push.Hook{}, f
 	}
-	h, err := c.cfg.Push.Create(ctx, r.taskID, r.registration, false)
+	h, err := c.cfg.Push.Create(ctx, r.taskID, r.registration, push.FromNow)
 	return h, c.explainPush(ctx, "", err)
 }
 

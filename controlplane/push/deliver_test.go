@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,7 +23,7 @@ func TestDelivery(t *testing.T) {
 	r.task("t")
 	h, err := r.s.Create(t.Context(), "t", push.Registration{
 		ID: "mine", Version: "1.0", URL: hook.url, Token: "tok", Scheme: "Bearer", Credentials: "cred",
-	}, true)
+	}, 0)
 	if err != nil || h.ID != "mine" || h.Token != "" || h.Credentials != "" || h.Scheme != "Bearer" {
 		t.Fatalf("%+v, %v", h, err)
 	}
@@ -160,7 +161,7 @@ func TestGiveUp(t *testing.T) {
 			reg := push.Registration{
 				ID: "h", Version: "1.0", URL: hook.url, Token: "the-token", Scheme: "Bearer", Credentials: "the-credentials",
 			}
-			_, err := r.s.Create(t.Context(), "t", reg, true)
+			_, err := r.s.Create(t.Context(), "t", reg, 0)
 			r.must(err)
 			p := r.stored("t", func(p push.Progress) bool { return p.State == push.GaveUp })
 			if p.Delivered != 0 || p.Cause != fmt.Sprint("status ", c.status) || c.failures > 0 && p.Failures != c.failures || p.Failures < 1 {
@@ -183,7 +184,7 @@ func TestGiveUp(t *testing.T) {
 			r.close()
 			r.open()
 			status.Store(200)
-			_, err = r.s.Create(t.Context(), "t", reg, false)
+			_, err = r.s.Create(t.Context(), "t", reg, push.FromNow)
 			r.must(err)
 			r.done("t")
 			if got := hook.all(); len(got) != 2 || got[0].Seq != 1 || got[1].Seq != 2 {
@@ -212,7 +213,7 @@ func TestRestart(t *testing.T) {
 	r.move("t", task.Working)
 	var p task.Progress
 	for i := range 5 {
-		r.must(r.tasks.output(t.Context(), "t", &p, fmt.Sprint(i)))
+		r.must(r.tasks.output(t.Context(), "t", &p, strconv.Itoa(i)))
 	}
 	p1 := r.stored("t", func(p push.Progress) bool { return p.Failures == 1 })
 	if p1.Delivered != 3 || p1.NotBefore.Before(r.clock.Now()) || p1.Cause != "status 503" {
@@ -255,14 +256,14 @@ func TestSlowHook(t *testing.T) {
 	fast := newReceiver(t, nil)
 	r := newRig(t, func(c *push.Config) { c.Limits = push.Limits{Timeout: time.Hour, PerOwner: 2} })
 	r.task("t")
-	_, err := r.s.Create(t.Context(), "t", push.Registration{ID: "slow", Version: "1.0", URL: srv.URL}, true)
+	_, err := r.s.Create(t.Context(), "t", push.Registration{ID: "slow", Version: "1.0", URL: srv.URL}, 0)
 	r.must(err)
-	_, err = r.s.Create(t.Context(), "t", push.Registration{ID: "fast", Version: "1.0", URL: fast.url}, true)
+	_, err = r.s.Create(t.Context(), "t", push.Registration{ID: "fast", Version: "1.0", URL: fast.url}, 0)
 	r.must(err)
 	r.move("t", task.Working)
 	var p task.Progress
 	for i := range 20 {
-		r.must(r.tasks.output(t.Context(), "t", &p, fmt.Sprint(i)))
+		r.must(r.tasks.output(t.Context(), "t", &p, strconv.Itoa(i)))
 	}
 	r.move("t", task.Completed)
 	for seq := range uint64(23) {
@@ -327,10 +328,10 @@ func TestReplaceAndDelete(t *testing.T) {
 	hook := newReceiver(t, nil)
 	r := newRig(t, nil)
 	r.task("t")
-	old, err := r.s.Create(t.Context(), "t", push.Registration{ID: "h", Version: "0.3", URL: srv.URL}, true)
+	old, err := r.s.Create(t.Context(), "t", push.Registration{ID: "h", Version: "0.3", URL: srv.URL}, 0)
 	r.must(err)
 	<-arrived // a delivery is under way; the replacement ends it
-	h, err := r.s.Create(t.Context(), "t", push.Registration{ID: "h", Version: "1.0", URL: hook.url}, false)
+	h, err := r.s.Create(t.Context(), "t", push.Registration{ID: "h", Version: "1.0", URL: hook.url}, push.FromNow)
 	r.must(err)
 	if h.Serial == old.Serial {
 		t.Error("a replacement is the same registration")
@@ -342,7 +343,7 @@ func TestReplaceAndDelete(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].URL != hook.url {
 		t.Errorf("list is %+v, %v", list, err)
 	}
-	_, err = r.s.Create(t.Context(), "t", push.Registration{ID: "h", Version: "1.0", URL: srv.URL}, false)
+	_, err = r.s.Create(t.Context(), "t", push.Registration{ID: "h", Version: "1.0", URL: srv.URL}, push.FromNow)
 	r.must(err)
 	r.move("t", task.Working)
 	<-arrived
@@ -365,7 +366,7 @@ func TestFromNow(t *testing.T) {
 	reg := push.Registration{Version: "1.0", URL: hook.url}
 	r.task("t")
 	r.move("t", task.Working)
-	_, err := r.s.Create(t.Context(), "t", reg, false)
+	_, err := r.s.Create(t.Context(), "t", reg, push.FromNow)
 	r.must(err)
 	r.move("t", task.Completed)
 	r.done("t")
@@ -374,7 +375,7 @@ func TestFromNow(t *testing.T) {
 	}
 	r.must(r.tasks.create(t.Context(), "ended", "alice"))
 	r.move("ended", task.Failed)
-	_, err = r.s.Create(t.Context(), "ended", reg, false)
+	_, err = r.s.Create(t.Context(), "ended", reg, push.FromNow)
 	r.must(err)
 	r.done("ended")
 	if got := hook.all(); len(got) != 1 || got[0].State != task.Failed {
@@ -389,14 +390,14 @@ func TestBounds(t *testing.T) {
 	r.hook("t", hook.url)
 	h := r.hook("t", hook.url)
 	reg := push.Registration{Version: "1.0", URL: hook.url}
-	if _, err := r.s.Create(t.Context(), "t", reg, false); !errors.Is(err, push.ErrTooMany) {
+	if _, err := r.s.Create(t.Context(), "t", reg, push.FromNow); !errors.Is(err, push.ErrTooMany) {
 		t.Errorf("a third: %v", err)
 	}
 	reg.ID = h.ID
-	if _, err := r.s.Create(t.Context(), "t", reg, false); err != nil {
+	if _, err := r.s.Create(t.Context(), "t", reg, push.FromNow); err != nil {
 		t.Errorf("a replacement: %v", err)
 	}
-	if _, err := r.s.Create(t.Context(), "none", reg, false); !errors.Is(err, task.ErrNotFound) {
+	if _, err := r.s.Create(t.Context(), "none", reg, push.FromNow); !errors.Is(err, task.ErrNotFound) {
 		t.Errorf("for no task: %v", err)
 	}
 }
@@ -422,7 +423,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		for _, reg := range regs {
 			var refusal *push.Refusal
-			if _, err := r.s.Create(t.Context(), "t", reg, true); !errors.As(err, &refusal) || refusal.Field != field {
+			if _, err := r.s.Create(t.Context(), "t", reg, 0); !errors.As(err, &refusal) || refusal.Field != field {
 				t.Errorf("%+v: %v, want a refusal of %s", reg, err, field)
 			}
 		}
@@ -440,7 +441,7 @@ func TestStoredHeaders(t *testing.T) {
 	r.task("t")
 	_, err := r.db.Webhooks().Put(t.Context(), push.Hook{
 		TaskID: "t", ID: "h", Version: "1.0", URL: hook.url, Token: "a\r\nX-Evil: 1", CreatedAt: time.Now(),
-	}, true, 16)
+	}, 0, 16)
 	r.must(err)
 	r.must(r.s.Start(t.Context()))
 	if p := r.stored("t", func(p push.Progress) bool { return p.State == push.GaveUp }); p.Cause != "credentials refused" {

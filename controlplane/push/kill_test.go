@@ -45,7 +45,7 @@ func send(ctx context.Context, path, url string) error {
 			return err
 		}
 	}
-	if _, err := s.Create(ctx, "t", push.Registration{ID: "h", Version: "1.0", URL: url}, true); err != nil {
+	if _, err := s.Create(ctx, "t", push.Registration{ID: "h", Version: "1.0", URL: url}, 0); err != nil {
 		return err
 	}
 	fmt.Println("started")

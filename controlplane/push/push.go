@@ -29,14 +29,17 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
+// FromNow begins behind the newest event; but with the last event of a task
+// that has ended, so that nobody who comes just too late waits for ever.
+const FromNow = -1
+
 // Store keeps webhooks. A method that has returned nil has reached the disk.
 type Store interface {
 	// Put stores a webhook and returns it with its serial and cursor. One with
-	// the same task and id is replaced, and the cursor taken over. With
-	// fromStart a new one begins before the first event; otherwise behind the
-	// newest, but with the last event of a task that has ended.
+	// the same task and id is replaced, and the cursor taken over. A new one
+	// begins behind the event after, or as FromNow says.
 	// task.ErrNotFound if there is no such task, ErrTooMany if it has max.
-	Put(ctx context.Context, h Hook, fromStart bool, limit int) (Hook, error)
+	Put(ctx context.Context, h Hook, after int64, limit int) (Hook, error)
 	// Hooks lists the webhooks of a task, oldest first.
 	Hooks(ctx context.Context, taskID string) ([]Hook, error)
 	// Delete removes a webhook; none to remove is no error.
@@ -219,10 +222,9 @@ func (s *Service) Check(ctx context.Context, r Registration) error {
 }
 
 // Create registers a webhook for a task, in place of one with the same id.
-// fromStart delivers the task's log from its first event; otherwise from what
-// comes next, and of a task that has ended its end. The secrets are not in
-// what is returned.
-func (s *Service) Create(ctx context.Context, taskID string, r Registration, fromStart bool) (Hook, error) {
+// What it is told begins behind the event after: 0 for everything, or FromNow.
+// The secrets are not in what is returned.
+func (s *Service) Create(ctx context.Context, taskID string, r Registration, after int64) (Hook, error) {
 	if err := s.Check(ctx, r); err != nil {
 		return Hook{}, err
 	}
@@ -239,7 +241,7 @@ func (s *Service) Create(ctx context.Context, taskID string, r Registration, fro
 	}
 	s.changing.Lock()
 	defer s.changing.Unlock()
-	h, err := s.cfg.Store.Put(ctx, h, fromStart, s.cfg.Limits.PerTask)
+	h, err := s.cfg.Store.Put(ctx, h, after, s.cfg.Limits.PerTask)
 	if err != nil {
 		return Hook{}, err
 	}

@@ -230,7 +230,7 @@ func (r *rig) move(id string, s task.State) {
 
 func (r *rig) hook(taskID, url string) push.Hook {
 	r.t.Helper()
-	h, err := r.s.Create(r.t.Context(), taskID, push.Registration{Version: "1.0", URL: url}, true)
+	h, err := r.s.Create(r.t.Context(), taskID, push.Registration{Version: "1.0", URL: url}, 0)
 	r.must(err)
 	return h
 }

@@ -34,7 +34,7 @@ func scanHook(row scanner) (h push.Hook, err error) {
 }
 
 // Put implements push.Store.
-func (s Webhooks) Put(ctx context.Context, h push.Hook, fromStart bool, limit int) (push.Hook, error) {
+func (s Webhooks) Put(ctx context.Context, h push.Hook, after int64, limit int) (push.Hook, error) {
 	h.CreatedAt = task.Stamp(h.CreatedAt).Time
 	h.Progress = push.Progress{State: push.Active}
 	err := s.db.write(ctx, func(tx *sql.Tx) error {
@@ -45,8 +45,8 @@ func (s Webhooks) Put(ctx context.Context, h push.Hook, fromStart bool, limit in
 			return err
 		}
 		switch {
-		case fromStart:
-			seq = 0
+		case after >= 0:
+			seq = min(seq, uint64(after))
 		case finished:
 			seq-- // the last event of a task is its end
 		}
