@@ -43,7 +43,8 @@ type FollowOptions struct {
 	// Taken, if set, is told up to which position the agent has taken the
 	// input: on every attachment, and whenever it changes. An error of it ends
 	// FollowRun. It must not block for long and is not called any more once
-	// FollowRun has returned.
+	// FollowRun has returned. It does not wait for the sink: output that came
+	// before may not be stored yet.
 	Taken func(offset uint64) error
 }
 
