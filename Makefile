@@ -19,6 +19,8 @@ STORE    := $(BUILD)/images
 WORK     := $(BUILD)/work
 PREFIX   ?= /usr/local
 STATE_DIR ?= /var/lib/agentic-sandbox
+# Only "make install" puts files where root alone may: what is built stays the user's.
+SUDO     ?= $(if $(DESTDIR)$(filter 0,$(shell id -u)),,sudo)
 
 # Works without tags, without git and in a checkout that belongs to another user.
 VERSION  ?= $(shell git -c safe.directory='$(CURDIR)' describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -93,12 +95,18 @@ demo: build images ## Boot a machine, run the adapter command through A2A, show 
 	$(GO) run -buildvcs=false ./test/demo
 
 .PHONY: install
-install: build images ## Install programs, systemd unit and images under PREFIX and STATE_DIR
-	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(BIN)/sandboxd $(BIN)/sandboxctl $(BIN)/sandbox-agent
-	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|@PREFIX@|$(PREFIX)|g' deploy/systemd/sandboxd.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/sandboxd.service
-	install -d -m 0711 $(DESTDIR)$(STATE_DIR)
-	cp -a --sparse=always $(STORE)/. $(DESTDIR)$(STATE_DIR)/images
+install: CPFLAGS := -a --no-preserve=ownership --sparse=always --remove-destination
+install: build images ## Install programs, systemd unit and images under PREFIX and STATE_DIR (root or sudo)
+	$(SUDO) deploy/setup/install.sh base
+	$(SUDO) install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(BIN)/sandboxd $(BIN)/sandboxctl $(BIN)/sandbox-agent
+	sed 's|@PREFIX@|$(PREFIX)|g' deploy/systemd/sandboxd.service >$(BUILD)/sandboxd.service
+	$(SUDO) install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system $(BUILD)/sandboxd.service
+	$(SUDO) install -d -m 0711 $(DESTDIR)$(STATE_DIR)
+	$(SUDO) install -d -m 0755 $(DESTDIR)$(STATE_DIR)/images
+	@# Names last, for they point at the others. A file that running machines
+	@# have open is never written to: it is left alone, or replaced by a new one.
+	$(SUDO) cp $(CPFLAGS) --update $(STORE)/blobs $(STORE)/manifests $(DESTDIR)$(STATE_DIR)/images
+	$(SUDO) cp $(CPFLAGS) $(STORE)/names $(DESTDIR)$(STATE_DIR)/images
 	@echo "to start it: systemctl daemon-reload && systemctl enable --now sandboxd"
 
 # --- checking
