@@ -16,11 +16,12 @@ die() { say "install.sh: $*"; exit 1; }
 #   libvirt-daemon-driver-qemu            libvirt's QEMU driver, run inside sandboxd
 #   libvirt-dev pkg-config gcc libc6-dev  sandboxd is built with cgo
 #   mmdebstrap debian-archive-keyring e2fsprogs busybox-static  images
+#   uidmap                                images are built without root too
 #   python3-pip                           fetches the pinned Node.js build for the images
 #   ca-certificates                       module proxy and mirrors
 packages_base="qemu-system-x86 qemu-utils libvirt-daemon-driver-qemu
     libvirt-dev pkg-config gcc libc6-dev
-    mmdebstrap debian-archive-keyring e2fsprogs busybox-static
+    mmdebstrap debian-archive-keyring e2fsprogs busybox-static uidmap
     python3-pip ca-certificates"
 packages_generate="protobuf-compiler"
 packages_lint="shellcheck $packages_generate"
