@@ -10,6 +10,7 @@ const (
 	Runtime        = "https://agentic-sandbox.aiwg.io/extensions/runtime/v1"
 	AdapterCommand = "https://agentic-sandbox.aiwg.io/extensions/adapter-command/v1"
 	HITLPrompt     = "https://agentic-sandbox.aiwg.io/extensions/hitl-prompt/v1"
+	Idempotency    = "https://agentic-sandbox.aiwg.io/extensions/idempotency/v1"
 )
 
 // Schemas holds the JSON Schemas (draft 2020-12) by path:
@@ -20,6 +21,8 @@ const (
 //	adapter-command/v1/outcome.schema.json       of the value in Task.metadata
 //	hitl-prompt/v1/envelope.schema.json          of the value in TaskStatus.message.metadata
 //	hitl-prompt/v1/response.schema.json          of Message.metadata.hitl_response_for
+//	idempotency/v1/params.schema.json            of the entry in an AgentCard
+//	idempotency/v1/conflict.schema.json          of the metadata of a refusal's ErrorInfo
 //
-//go:embed runtime adapter-command hitl-prompt
+//go:embed runtime adapter-command hitl-prompt idempotency
 var Schemas embed.FS

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gorilla/mux"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/idempotency"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
@@ -104,7 +105,10 @@ type Config struct {
 	Push Push
 	// Signer signs cards; nil: they are served unsigned.
 	Signer Signer
-	Log    *slog.Logger
+	// Reservations remember messages; nil: idempotency/v1 is not offered.
+	Reservations Reservations
+	Now          func() time.Time
+	Log          *slog.Logger
 	// Provider is the organization shown on cards; empty shows none.
 	Provider Provider
 	// PublicCards says that cards need no token, which shared caches may know.
@@ -126,6 +130,9 @@ type Provider struct {
 
 // Limits bound what one request may cost. Zero values mean the defaults.
 type Limits struct {
+	// Replay bounds the messages that idempotency/v1 remembers. Default 24 h
+	// and 10000 messages of one principal.
+	Replay idempotency.Bounds
 	// Body bounds a request, in bytes. Default 4 MiB.
 	Body int64
 	// Blocking is how long SendMessage waits for the task; then it answers
@@ -155,9 +162,13 @@ func (l *Limits) fill() {
 	if l.Inline <= 0 {
 		l.Inline = 1 << 20
 	}
+	if l.Replay.Entries <= 0 {
+		l.Replay.Entries = 10_000
+	}
 	if l.Streams <= 0 {
 		l.Streams = 1024
 	}
+	def(&l.Replay.TTL, 24*time.Hour)
 	def(&l.Blocking, 50*time.Second)
 	def(&l.CancelWait, 30*time.Second)
 	def(&l.KeepAlive, 15*time.Second)
@@ -167,6 +178,9 @@ func (l *Limits) fill() {
 func (cfg *Config) fill() {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
 	}
 	cfg.PublicURL = strings.TrimRight(cfg.PublicURL, "/")
 	cfg.Limits.fill()
@@ -207,6 +221,7 @@ func New(cfg Config) http.Handler {
 type surface struct {
 	cfg     Config
 	streams counter
+	flights flights
 }
 
 // call is one request, negotiated.
@@ -215,8 +230,10 @@ type call struct {
 	agent      Agent
 	caller     Caller
 	version    version
-	extensions []string // activated
-	url        string   // the agent's address, as the caller knows it
+	extensions []string    // activated
+	url        string      // the agent's address, as the caller knows it
+	header     http.Header // of the answer
+	flight     *flight     // of a message that is carried out once; nil otherwise
 }
 
 // begin finds the agent and negotiates. The extensions are echoed whatever
@@ -226,8 +243,8 @@ func (s *surface) begin(w http.ResponseWriter, r *http.Request) (*call, *fault) 
 	if f != nil {
 		return nil, f
 	}
-	c := &call{surface: s, agent: agent, caller: s.cfg.Caller(r.Context()), url: s.baseFor(r, agent)}
-	supported := agent.extensions()
+	c := &call{surface: s, agent: agent, caller: s.cfg.Caller(r.Context()), url: s.baseFor(r, agent), header: w.Header()}
+	supported := s.extensions(agent)
 	c.extensions = requestedExtensions(r, supported)
 	if len(c.extensions) > 0 {
 		w.Header().Set(headerExtensions, strings.Join(c.extensions, ", "))

@@ -87,6 +87,7 @@ func newCard(a Agent, base string, provider Provider) card {
 // newCard is the card of an agent on this surface.
 func (s *surface) newCard(a Agent, base string) card {
 	c := newCard(a, base, s.cfg.Provider)
+	c.Capabilities.Extensions = s.extensions(a)
 	c.Capabilities.PushNotifications = s.cfg.Push != nil
 	c.Capabilities.ExtendedAgentCard = s.cfg.ExtendedSkills != nil
 	return c

@@ -18,6 +18,7 @@ func schema(t *testing.T, name string) *jsonschema.Schema {
 	for _, n := range []string{
 		"runtime/v1/params.schema.json", "runtime/v1/task-metadata.schema.json",
 		"adapter-command/v1/envelope.schema.json", "adapter-command/v1/outcome.schema.json",
+		"idempotency/v1/params.schema.json", "idempotency/v1/conflict.schema.json",
 	} {
 		raw, err := extensions.Schemas.ReadFile(n)
 		if err != nil {

@@ -48,11 +48,12 @@ func (c *call) submit(ctx context.Context, req sendRequest) (task.Record, *fault
 	}
 	rec, err := c.cfg.Tasks.Submit(ctx, engine.Submission{
 		Owner: c.caller.Name, ContextID: req.message.ContextID, Message: req.message, Metadata: req.metadata,
-		Machine: c.agent.machine(), Extensions: c.extensions,
+		Machine: c.agent.machine(), Extensions: c.extensions, TaskID: c.flight.id(),
 	})
 	if err != nil {
 		return task.Record{}, c.explain(ctx, "make a task", err)
 	}
+	c.flight.landed()
 	return rec, c.addPush(ctx, rec.ID, req.push, 0)
 }
 
@@ -77,11 +78,16 @@ func (c *call) send(ctx context.Context, req sendRequest) (any, *fault) {
 	if f != nil {
 		return nil, f
 	}
+	return c.await(ctx, rec.ID, req)
+}
+
+// await answers with a task, once it has settled or at once.
+func (c *call) await(ctx context.Context, id string, req sendRequest) (any, *fault) {
 	v := task.View{History: req.history, Inline: c.cfg.Limits.Inline}
 	if !req.immediately {
-		c.settle(ctx, rec.ID)
+		c.settle(ctx, id)
 	}
-	rec, err := c.cfg.Store.Task(context.WithoutCancel(ctx), rec.ID, v)
+	rec, err := c.cfg.Store.Task(context.WithoutCancel(ctx), id, v)
 	if err != nil {
 		return nil, c.explain(ctx, "read a task", err)
 	}

@@ -66,20 +66,12 @@ func checkContentType(r *http.Request) *fault {
 	return nil
 }
 
-func restSendRequest(c *call, r *http.Request) (sendRequest, *fault) {
-	raw, f := c.body(r, true)
-	if f != nil {
-		return sendRequest{}, f
-	}
-	return decodeSend(raw, c.version)
-}
-
 func restSend(c *call, r *http.Request) (any, *fault) {
-	req, f := restSendRequest(c, r)
+	raw, f := c.body(r, true)
 	if f != nil {
 		return nil, f
 	}
-	return c.send(r.Context(), req)
+	return c.sendRaw(r.Context(), raw)
 }
 
 func restGet(c *call, r *http.Request) (any, *fault) {

@@ -27,18 +27,10 @@ type rpcMethod struct {
 func rpcMethods() map[string]rpcMethod {
 	all := map[string]rpcMethod{
 		"SendMessage": {unary: func(c *call, ctx context.Context, params json.RawMessage) (any, *fault) {
-			req, f := decodeSend(params, c.version)
-			if f != nil {
-				return nil, f
-			}
-			return c.send(ctx, req)
+			return c.sendRaw(ctx, params)
 		}},
 		"SendStreamingMessage": {stream: func(c *call, ctx context.Context, params json.RawMessage, _ *http.Request) (*feed, *fault) {
-			req, f := decodeSend(params, c.version)
-			if f != nil {
-				return nil, f
-			}
-			return c.stream(ctx, req)
+			return c.streamRaw(ctx, params)
 		}},
 		"GetTask": {unary: func(c *call, ctx context.Context, params json.RawMessage) (any, *fault) {
 			d := &decoder{}
@@ -71,7 +63,7 @@ func rpcMethods() map[string]rpcMethod {
 			}
 			return c.subscribe(ctx, subscription{id: id, lastEventID: r.Header.Get(headerLastEventID)})
 		}},
-		"GetExtendedAgentCard": {unary: rpcExtendedCard},
+		"GetExtendedAgentCard": extendedCardMethod(),
 	}
 	maps.Copy(all, rpcPush())
 	return all

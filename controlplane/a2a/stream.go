@@ -123,11 +123,11 @@ func (s *surface) restStream(open streamOpener) http.HandlerFunc {
 type streamOpener func(c *call, r *http.Request) (*feed, *fault)
 
 func restStreamSend(c *call, r *http.Request) (*feed, *fault) {
-	req, f := restSendRequest(c, r)
+	raw, f := c.body(r, true)
 	if f != nil {
 		return nil, f
 	}
-	return c.stream(r.Context(), req)
+	return c.streamRaw(r.Context(), raw)
 }
 
 func restSubscribe(c *call, r *http.Request) (*feed, *fault) {

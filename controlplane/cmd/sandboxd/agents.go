@@ -34,6 +34,7 @@ func agentsHandler(ctx context.Context, d *daemon, url string) http.Handler {
 			return a2a.Caller{Name: p.Name, AllTasks: admin, SeesHost: d.cfg.DiscloseHost && admin}
 		},
 		PublicURL: url, Log: d.log, Signer: d.keys.Signer(strings.TrimRight(url, "/") + keySetPath),
+		Reservations: d.db.Idempotency(),
 	}
 	d.cfg.Surface.a2a(&cfg)
 	if d.push = newPush(ctx, d, cfg); d.push != nil {
