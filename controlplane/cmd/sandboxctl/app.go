@@ -180,7 +180,7 @@ func (a *app) root() *cobra.Command {
 		a.actCommand("stop", "End a machine and keep its disk"),
 		a.actCommand("pause", "Stop a machine's processor and keep its memory"),
 		a.actCommand("resume", "Let a paused machine go on"),
-		a.cardCommand(), a.runCommand(), a.sendCommand(), a.taskCommand(),
+		a.cardCommand(), a.runCommand(), a.sendCommand(), a.taskCommand(), a.promptCommand(),
 		a.opsCommand(), a.imagesCommand(), a.loadoutsCommand(), a.doctorCommand(), a.versionCommand(),
 	)
 	a.usageErrors(root)

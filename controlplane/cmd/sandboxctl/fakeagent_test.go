@@ -23,8 +23,10 @@ func (f *fakeServer) agent() http.Handler {
 		fmt.Fprintf(w, `{"name":"agent of %s","supportedInterfaces":[],"evil":"\u009b2J\u202e"}`, mux.Vars(r)["id"])
 	})
 	r.HandleFunc(at+"/message:stream", f.stream).Methods(http.MethodPost)
+	r.HandleFunc(at+"/message:send", f.deliver).Methods(http.MethodPost)
 	r.HandleFunc(at+"/tasks", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"tasks":[%s,%s],"nextPageToken":"","pageSize":100,"totalSize":2}`, taskJSON("fail.json"), taskJSON("ok.json"))
+		fmt.Fprintf(w, `{"tasks":[%s,%s,%s],"nextPageToken":"","pageSize":100,"totalSize":3}`,
+			taskJSON("ask.json"), taskJSON("fail.json"), taskJSON("ok.json"))
 	})
 	r.HandleFunc(at+"/tasks/{task}:cancel", func(w http.ResponseWriter, r *http.Request) {
 		if mux.Vars(r)["task"] == "T-hold.json" {
@@ -74,6 +76,7 @@ func fates() map[string]fate {
 		"fail.json":   {invoke.Failed, `{"fail_kind":"application","reason":"exit","exit_code":3}`, "the command exited with 3"},
 		"infra.json":  {invoke.Failed, `{"fail_kind":"infrastructure","reason":"machine_gone"}`, "the machine no longer exists"},
 		"reject.json": {invoke.Rejected, `{}`, "no"},
+		"ask.json":    {invoke.InputRequired, `{}`, "Continue? [y/N]"},
 		"hold.json":   {invoke.Canceled, `{"reason":"canceled"}`, ""},
 		"text":        {invoke.Completed, `{"reason":"exit","exit_code":0}`, ""},
 	}
@@ -96,7 +99,13 @@ func taskJSON(name string) string {
 func status(fate fate) map[string]any {
 	s := map[string]any{"state": fate.state, "timestamp": "2026-01-02T03:04:05.000Z"}
 	if fate.message != "" {
-		s["message"] = map[string]any{"messageId": "m", "role": "ROLE_AGENT", "parts": []any{map[string]any{"text": fate.message}}}
+		m := map[string]any{"messageId": "m", "role": "ROLE_AGENT", "parts": []any{map[string]any{"text": fate.message}}}
+		if fate.state == invoke.InputRequired {
+			m["metadata"] = map[string]any{invoke.ExtensionHITLPrompt: map[string]any{
+				"prompt_id": "P", "prompt": fate.message, "response_schema": map[string]any{"type": "object"},
+			}}
+		}
+		s["message"] = m
 	}
 	return s
 }
@@ -108,6 +117,10 @@ func (f *fakeServer) stream(w http.ResponseWriter, r *http.Request) {
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil || r.Header.Get("A2A-Version") != "1.0" ||
 		!strings.Contains(r.Header.Get("A2A-Extensions"), invoke.ExtensionRuntime) {
 		a2aError(w, http.StatusBadRequest, "FAILED_PRECONDITION", "EXTENSION_SUPPORT_REQUIRED", "headers are missing")
+		return
+	}
+	if body.Message.TaskID != "" {
+		f.replied(w, body.Message)
 		return
 	}
 	raw, ok := body.Message.Metadata[invoke.ExtensionAdapterCommand]

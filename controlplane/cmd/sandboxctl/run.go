@@ -41,7 +41,7 @@ func (a *app) machine(ctx context.Context, ref string) (managementv1.Instance, *
 type runOptions struct {
 	mode, request, workingDir, text string
 	timeout                         int
-	hasTimeout, quiet               bool
+	hasTimeout, quiet, input        bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -67,6 +67,7 @@ func (a *app) runCommand() *cobra.Command {
 	f.StringVar(&o.workingDir, "working-dir", "", "working directory in the machine (default: its workspace)")
 	f.IntVar(&o.timeout, "timeout", 300, "seconds until the command is ended, 1 to 900")
 	f.StringVar(&o.text, "text", "", "text of the message that carries the command")
+	f.BoolVar(&o.input, "input", false, "let the command ask; answer here, or by sandboxctl prompt answer if this is no terminal")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "no summary on standard error")
 	return cmd
 }
@@ -84,6 +85,9 @@ func (o *runOptions) message() (invoke.Message, error) {
 	}
 	if o.hasTimeout {
 		envelope["timeout_seconds"] = o.timeout
+	}
+	if o.input {
+		envelope["input_mode"] = "text-line"
 	}
 	raw, err := json.Marshal(envelope)
 	if err != nil {
@@ -115,6 +119,9 @@ func (a *app) run(ctx context.Context, ref string, o runOptions) error {
 		return err
 	}
 	w := &work{app: a, agent: agent, machine: i.Name, quiet: o.quiet}
+	if o.input && a.hasTerminal() {
+		w.ask = a.readLine
+	}
 	return w.send(ctx, m)
 }
 
@@ -148,6 +155,8 @@ type work struct {
 	machine string
 	quiet   bool
 	open    bool // the terminal's last line has no end yet
+	// ask reads the answer to a prompt; nil: nobody is there to answer.
+	ask func(ctx context.Context, signalled <-chan struct{}) (string, error)
 }
 
 const (
@@ -172,6 +181,9 @@ func (w *work) send(ctx context.Context, m invoke.Message) error {
 	f := w.follower()
 	f.Began = func(id string) { began <- id }
 	res, err := f.Send(ctx, m)
+	if w.ask != nil {
+		res, err = w.converse(ctx, f, signalled, res, err)
+	}
 	return w.finish(ctx, res, err)
 }
 
@@ -249,6 +261,9 @@ func (w *work) finish(ctx context.Context, res invoke.Result, err error) error {
 	}
 	if !w.quiet {
 		w.note("task %s: %s", terminal.Line(task.ID), terminal.Text(describe(task)))
+	}
+	if _, asks := task.Prompt(); asks {
+		w.note("it waits; answer with: sandboxctl prompt answer %s %s TEXT", w.machine, terminal.Line(task.ID))
 	}
 	if code := exitCode(task); code != exitOK {
 		return &exitError{code: code}

@@ -58,7 +58,7 @@ func (c *Client) do(ctx context.Context, method, path, accept string, body any, 
 	}
 	req.Header.Set("Accept", accept)
 	req.Header.Set("A2A-Version", "1.0")
-	req.Header.Set("A2A-Extensions", ExtensionRuntime+", "+ExtensionAdapterCommand)
+	req.Header.Set("A2A-Extensions", ExtensionRuntime+", "+ExtensionAdapterCommand+", "+ExtensionHITLPrompt)
 	if c.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.Token)
 	}

@@ -85,7 +85,9 @@ func (f *Follower) Resume(ctx context.Context, id string) (Result, error) {
 }
 
 func (f *Follower) follow(ctx context.Context, s *Stream) (Result, error) {
-	f.out = map[string]*given{}
+	if f.out == nil { // it is kept from one message of a task to the next
+		f.out = map[string]*given{}
+	}
 	f.last = cmp.Or(f.last, FromStart)
 	f.Wait = cmp.Or(f.Wait, firstWait)
 	f.alive, f.wait = time.Now(), f.Wait
