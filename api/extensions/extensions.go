@@ -1,6 +1,6 @@
 // Package extensions is the contract of the A2A extensions this system
-// publishes: their identifiers and the JSON Schemas of what they add to cards,
-// messages and tasks, embedded. It holds no behaviour.
+// publishes: their identifiers, their specifications and the JSON Schemas of
+// what they add to cards, messages and tasks, embedded. It holds no behaviour.
 package extensions
 
 import "embed"
@@ -13,7 +13,8 @@ const (
 	Idempotency    = "https://agentic-sandbox.aiwg.io/extensions/idempotency/v1"
 )
 
-// Schemas holds the JSON Schemas (draft 2020-12) by path:
+// Schemas holds each specification at <name>/v<n>/spec.md and beside it the
+// JSON Schemas (draft 2020-12):
 //
 //	runtime/v1/params.schema.json                of the entry in an AgentCard
 //	runtime/v1/task-metadata.schema.json         of Task.metadata

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"agentic-sandbox.aiwg.io/sandbox/api/extensions"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth/localhost"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
@@ -19,6 +20,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/echo"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/signing"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/specs"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/sqlite"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 	"agentic-sandbox.aiwg.io/sandbox/images/store"
@@ -32,6 +34,7 @@ type daemon struct {
 	lock    *os.File
 	tokens  *auth.Tokens
 	keys    *signing.Keys
+	specs   *specs.Handler
 	db      *sqlite.DB
 	drivers map[string]vm.Driver
 	fleet   *fleet.Fleet
@@ -55,6 +58,9 @@ func open(ctx context.Context, c config, log *slog.Logger) (_ *daemon, err error
 		return nil, err
 	}
 	if d.keys, err = signing.Open(c.StateDir, log, nil); err != nil {
+		return nil, err
+	}
+	if d.specs, err = specs.New(extensions.Schemas); err != nil {
 		return nil, err
 	}
 	if d.db, err = sqlite.Open(ctx, filepath.Join(c.StateDir, "sandbox.db")); err != nil {

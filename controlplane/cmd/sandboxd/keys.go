@@ -10,6 +10,7 @@ import (
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth/localhost"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/signing"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/specs"
 )
 
 // keySetPath is where the keys that cards verify with are served.
@@ -17,6 +18,7 @@ const keySetPath = "/.well-known/jwks.json"
 
 // public adds what needs no token.
 func (d *daemon) public(r *mux.Router) {
+	r.PathPrefix(specs.Prefix).Handler(d.specs)
 	r.Handle(keySetPath, d.keys)
 	// Beside each card, too: the same set whatever the id, so it tells nothing
 	// of which there are.
