@@ -36,10 +36,6 @@ func extendedCardMethod() rpcMethod {
 	return rpcMethod{unary: func(c *call, ctx context.Context, _ json.RawMessage) (any, *fault) { return c.extendedCard(ctx) }}
 }
 
-func rpcExtendedCard(c *call, ctx context.Context, _ json.RawMessage) (any, *fault) { //nolint:revive // goes with rpc.go
-	return c.extendedCard(ctx)
-}
-
 func errExtendedMissing() *fault {
 	return &fault{
 		rpc: -32007, http: http.StatusBadRequest, status: failedPrecondition, reason: "EXTENDED_AGENT_CARD_NOT_CONFIGURED",
