@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sort"
 	"strings"
 	"sync"
 	"testing"
@@ -238,7 +237,7 @@ func TestCF4Resume(t *testing.T) {
 			t.Fatal("a later prompt has the id of an earlier one")
 		}
 	}
-	sort.Slice(took, func(i, j int) bool { return took[i] < took[j] })
+	slices.Sort(took)
 	t.Logf("from reply to resumed: median %v, p95 %v of %d", took[len(took)/2], took[len(took)*95/100], len(took))
 }
 
