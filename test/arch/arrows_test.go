@@ -116,6 +116,7 @@ var arrows = []arrow{
 	{"controlplane/cmd/sandboxctl/...", "api/management/v1", "is a client of it"},
 	{"controlplane/cmd/sandboxctl", "controlplane/auth", "reads the token file of the own host"},
 	{"controlplane/cmd/sandboxctl", "controlplane/auth/localhost", "finds the daemon of the own host"},
+	{"controlplane/cmd/sandboxctl", "controlplane/signing", "verifies cards"},
 
 	// The guest.
 	{"guestagent/...", "api/agent/v1", "serves this contract, within its limits"},

@@ -63,7 +63,8 @@ func (a *app) printLog(log managementv1.InstanceLog) error {
 }
 
 func (a *app) cardCommand() *cobra.Command {
-	return &cobra.Command{
+	var verify bool
+	cmd := &cobra.Command{
 		Use: "card NAME", GroupID: groupWork,
 		Short: "Show a machine's AgentCard",
 		Args:  cobra.ExactArgs(1),
@@ -77,6 +78,13 @@ func (a *app) cardCommand() *cobra.Command {
 			card, err := agent.Card(ctx)
 			if err != nil {
 				return fmt.Errorf("cannot fetch card: %w", err)
+			}
+			if verify {
+				c, err := a.connect()
+				if err != nil {
+					return err
+				}
+				return a.verifyCard(ctx, c, card)
 			}
 			if a.format == formatName {
 				var name struct {
@@ -93,4 +101,6 @@ func (a *app) cardCommand() *cobra.Command {
 			return printJSON(a.stdout, card)
 		},
 	}
+	cmd.Flags().BoolVar(&verify, "verify", false, "check the card's signature instead of showing it; fails if it does not hold")
+	return cmd
 }
