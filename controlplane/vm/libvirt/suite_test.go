@@ -14,8 +14,9 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/images/store"
 )
 
-// minimalImage links the files of the image "minimal" into a directory that
-// the hypervisor's user can pass through, or skips.
+// minimalImage copies the files of the image "minimal" into a directory that
+// the hypervisor's user can pass through, which a checkout in root's home is
+// not, or skips.
 func minimalImage(t *testing.T) store.Image {
 	t.Helper()
 	dir := os.Getenv("SANDBOX_TEST_IMAGES")
@@ -29,6 +30,14 @@ func minimalImage(t *testing.T) store.Image {
 	image, err := s.Ensure(t.Context(), images.Ref{Name: "minimal"})
 	if err != nil {
 		t.Fatal(err)
+	}
+	open := openDir(t)
+	for _, file := range []*string{&image.RootDisk, &image.Kernel, &image.Initramfs} {
+		to := filepath.Join(open, filepath.Base(*file))
+		if err := os.WriteFile(to, read(t, *file), 0o444); err != nil {
+			t.Fatal(err)
+		}
+		*file = to
 	}
 	return image
 }
