@@ -2,11 +2,11 @@ package specs_test
 
 import (
 	"bytes"
-	"fmt"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -158,7 +158,7 @@ func TestNegotiation(t *testing.T) {
 	if got := do(http.MethodGet, path, "If-None-Match", etag, "Accept", "text/html"); got.Code != http.StatusOK {
 		t.Errorf("If-None-Match of the other form: %d", got.Code)
 	}
-	if got := do(http.MethodHead, path); got.Code != 200 || got.Body.Len() != 0 || got.Header().Get("Content-Length") != fmt.Sprint(markdown.Body.Len()) {
+	if got := do(http.MethodHead, path); got.Code != 200 || got.Body.Len() != 0 || got.Header().Get("Content-Length") != strconv.Itoa(markdown.Body.Len()) {
 		t.Errorf("HEAD: %d %v", got.Code, got.Header())
 	}
 	if got := do(http.MethodPost, path); got.Code != http.StatusMethodNotAllowed || got.Header().Get("Allow") != "GET, HEAD" {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -95,7 +96,7 @@ func TestIdempotencyAtOnce(t *testing.T) {
 	for i := range got {
 		wg.Go(func() {
 			r, err := db.Idempotency().Reserve(t.Context(), idempotency.Key{Principal: "p", Instance: "i", MessageID: "m"},
-				idempotency.Reservation{Hash: "h", TaskID: fmt.Sprint(i)}, time.Now(), idempotency.Bounds{TTL: time.Hour, Entries: 10})
+				idempotency.Reservation{Hash: "h", TaskID: strconv.Itoa(i)}, time.Now(), idempotency.Bounds{TTL: time.Hour, Entries: 10})
 			if err != nil {
 				t.Error(err)
 			}
