@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 
 	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
@@ -55,6 +53,9 @@ func (o *output) store(ctx context.Context, d *draft) error {
 		return err
 	}
 	o.p = d.p
+	for _, c := range d.chunks {
+		o.w.digests.add(c)
+	}
 	if len(d.chunks) > 0 {
 		o.w.notify()
 	}
@@ -71,32 +72,4 @@ func (o *output) flush(ctx context.Context) error {
 		return nil
 	}
 	return o.store(ctx, d)
-}
-
-// ends describes the complete artifacts of a run. They are read back from the
-// store, so that the digests are of what a client can get.
-func (w *worker) ends(ctx context.Context) ([]task.Chunk, error) {
-	var ends []task.Chunk
-	for i, id := range w.run.Artifacts {
-		if i > 0 && id == w.run.Artifacts[0] {
-			continue
-		}
-		sum := sha256.New()
-		var size uint64
-		for {
-			data, err := w.e.cfg.Reader.ReadArtifact(ctx, w.run.TaskID, id, size)
-			if err != nil {
-				return nil, err
-			}
-			if len(data) == 0 {
-				break
-			}
-			sum.Write(data)
-			size += uint64(len(data))
-		}
-		if size > 0 {
-			ends = append(ends, task.Chunk{ArtifactID: id, Last: true, Size: size, SHA256: hex.EncodeToString(sum.Sum(nil))})
-		}
-	}
-	return ends, nil
 }

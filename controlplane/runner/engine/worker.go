@@ -32,6 +32,8 @@ type worker struct {
 	spec agentv1.RunSpec
 	rec  task.Record
 
+	digests digests // of what is stored; with the output's sink while that may be called
+
 	cancelOnce sync.Once
 	cancel     chan struct{} // closed when cancellation was requested
 	killOnce   sync.Once
@@ -46,7 +48,7 @@ type worker struct {
 func newWorker(e *Engine, r task.Run) *worker {
 	return &worker{
 		e: e, run: r, cancel: make(chan struct{}), killed: make(chan struct{}),
-		done: make(chan struct{}), changed: make(chan struct{}),
+		done: make(chan struct{}), changed: make(chan struct{}), digests: digests{},
 	}
 }
 
