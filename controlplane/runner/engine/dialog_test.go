@@ -49,7 +49,7 @@ func newAskingRig(t *testing.T, change func(*engine.Config)) *rig {
 }
 
 // envelopeOf returns what a task asks.
-func envelopeOf(t *testing.T, rec task.Record) prompt.Envelope {
+func envelopeOf(t testing.TB, rec task.Record) prompt.Envelope {
 	t.Helper()
 	if rec.Status.State != task.InputRequired || rec.Status.Message == nil {
 		t.Fatalf("the task asks nothing: %+v", rec.Status)

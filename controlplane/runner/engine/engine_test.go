@@ -49,13 +49,13 @@ func (s shell) Prepare(req runner.Request) (*runner.Command, error) {
 
 type rig struct {
 	*engine.Engine
-	t     *testing.T
+	t     testing.TB
 	db    *sqlite.DB
 	guest *enginetest.Guest
 	cfg   engine.Config
 }
 
-func newRig(t *testing.T, change func(*engine.Config)) *rig {
+func newRig(t testing.TB, change func(*engine.Config)) *rig {
 	t.Helper()
 	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
 	if err != nil {
