@@ -77,8 +77,8 @@ type follower struct {
 	what  string
 	sink  Sink
 	taken func(uint64) error // nil: nobody asks
-	out   *output // as received; the same as stored while there is no attachment
-	in    *input  // nil: no input
+	out   *output            // as received; the same as stored while there is no attachment
+	in    *input             // nil: no input
 	nonce []byte
 }
 

@@ -41,7 +41,9 @@ func asked(t *testing.T) (*sqlite.DB, task.Record) {
 	return db, moveOn(t, db, rec, task.Working)
 }
 
-func status(s task.State) task.Status { return task.Status{State: s, Timestamp: task.Stamp(time.Now())} }
+func status(s task.State) task.Status {
+	return task.Status{State: s, Timestamp: task.Stamp(time.Now())}
+}
 
 func moveOn(t *testing.T, db *sqlite.DB, rec task.Record, s task.State) task.Record {
 	t.Helper()
