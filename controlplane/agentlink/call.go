@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -50,6 +51,11 @@ func invoke[R any](ctx context.Context, l *Link, c call, f func(context.Context,
 		case err == nil:
 			return r, nil
 		case cctx.Err() != nil:
+			return zero, ended(ctx, c.what, true)
+		case status.Code(err) == codes.DeadlineExceeded:
+			// The agent knows the deadline and may find it past a moment
+			// before we do. One that says so early is not answering either.
+			<-cctx.Done()
 			return zero, ended(ctx, c.what, true)
 		case !isLost(err):
 			return zero, statusFault(c.what, err, c.special)

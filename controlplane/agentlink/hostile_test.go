@@ -171,6 +171,23 @@ func TestSilentGuest(t *testing.T) {
 	}
 }
 
+// An agent that finds the deadline of a call past before we do has not
+// answered in time; whose time it was, our own clock says.
+func TestDeadlineOfTheGuest(t *testing.T) {
+	f := &fake{stats: func(context.Context) (*agentv1.StatsResponse, error) {
+		return nil, status.Error(codes.DeadlineExceeded, "too late")
+	}}
+	l := link(t, f.serve(t), Options{CallTimeout: 50 * time.Millisecond})
+	if _, err := l.Stats(patient(t)); code(err) != CodeUnresponsive {
+		t.Errorf("answers %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := l.Stats(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("answers %v to the caller's deadline", err)
+	}
+}
+
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
