@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 // bareLine is the command line of a machine of the driver's without what only
@@ -180,6 +181,9 @@ func launch(ctx context.Context, program string, args []string, ready string) (*
 		return nil, err
 	}
 	h.cmd.Stdout, h.cmd.Stderr = in, in
+	// A session of its own, as libvirt gives to machines: the scheduler may
+	// share out the processors by session.
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = h.cmd.Start()
 	_ = in.Close() // QEMU has its own
 	if err != nil {

@@ -92,7 +92,7 @@ func (g *guest) start(ctx context.Context, program []byte) error {
 				return nil
 			}),
 		})
-		g.err = fmt.Errorf("it ended: %v, %w, and said %q", exited, err, said.String())
+		g.err = fmt.Errorf("it ended: %v, %v, and said %q", exited, err, said.String())
 	}()
 	select {
 	case <-ready:

@@ -135,13 +135,14 @@ type Ratio struct {
 	Name string `json:"name"`
 	// Ratio is that of the medians.
 	Ratio float64 `json:"ratio"`
-	// N counts the rounds in which both arms succeeded; the quantiles are of
-	// the ratios within one round each.
-	N   int     `json:"n"`
-	P25 float64 `json:"p25"`
-	P75 float64 `json:"p75"`
-	Min float64 `json:"min"`
-	Max float64 `json:"max"`
+	// N counts the rounds in which both arms succeeded. What follows is of the
+	// ratios within one round each, which a load that changes disturbs less.
+	N        int     `json:"n"`
+	PerRound float64 `json:"per_round"` // the median
+	P25      float64 `json:"p25"`
+	P75      float64 `json:"p75"`
+	Min      float64 `json:"min"`
+	Max      float64 `json:"max"`
 }
 
 // ratio is a over b.
@@ -158,6 +159,6 @@ func ratio(name string, a, b *arm) (Ratio, error) {
 	slices.Sort(each)
 	return Ratio{
 		Name: name, Ratio: median(a.values()) / median(b.values()), N: len(each),
-		P25: quantile(each, .25), P75: quantile(each, .75), Min: each[0], Max: each[len(each)-1],
+		PerRound: median(each), P25: quantile(each, .25), P75: quantile(each, .75), Min: each[0], Max: each[len(each)-1],
 	}, nil
 }

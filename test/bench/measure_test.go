@@ -87,7 +87,7 @@ func TestRounds(t *testing.T) {
 		t.Errorf("summary is %+v, %v", s, err)
 	}
 	r, err := ratio("c / b", flaky, b)
-	if err != nil || r.N != 5 || r.Ratio != 1.25 || r.Min != .5 || r.Max != 1.75 {
+	if err != nil || r.N != 5 || r.Ratio != 1.25 || r.PerRound != 1.25 || r.Min != .5 || r.Max != 1.75 {
 		t.Errorf("ratio is %+v, %v", r, err)
 	}
 	if r, err := ratio("a / b", a, b); err != nil || r.Ratio != .5 || r.N != 6 {

@@ -111,11 +111,11 @@ func (s *Section) write(w io.Writer) error {
 	}
 	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if len(s.Ratios) > 0 {
-		fmt.Fprintf(t, "  ratio\tn\tof medians\tp25 .. p75\tmin .. max\n")
+		fmt.Fprintf(t, "  ratio\tn\tof medians\tper round\tp25 .. p75\tmin .. max\n")
 	}
 	for _, r := range s.Ratios {
-		fmt.Fprintf(t, "  %s\t%d\t%s\t%s .. %s\t%s .. %s\n", r.Name, r.N,
-			factor(r.Ratio), factor(r.P25), factor(r.P75), factor(r.Min), factor(r.Max))
+		fmt.Fprintf(t, "  %s\t%d\t%s\t%s\t%s .. %s\t%s .. %s\n", r.Name, r.N,
+			factor(r.Ratio), factor(r.PerRound), factor(r.P25), factor(r.P75), factor(r.Min), factor(r.Max))
 	}
 	if err := t.Flush(); err != nil {
 		return err
