@@ -74,10 +74,12 @@ func (m *Machine) Close(ctx context.Context) error {
 // Pause stops every process of the machine where it is.
 func (m *Machine) Pause(ctx context.Context) error {
 	return m.each(ctx, "pause", func(root stat) error {
+		var errs []error
 		for _, p := range freeze(root) {
+			errs = append(errs, p.awaitStopped(ctx))
 			p.release()
 		}
-		return nil
+		return errors.Join(errs...)
 	})
 }
 

@@ -224,6 +224,25 @@ func freeze(root stat) []*process {
 	return order
 }
 
+// awaitStopped waits until a process that was sent SIGSTOP executes no more:
+// the signal is pending until each of its threads is next scheduled. The
+// kernel tells that to parents and tracers only, so the process table is asked.
+func (p *process) awaitStopped(ctx context.Context) error {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		s, ok := readStat(p.pid)
+		if !ok || s.start != p.start || !s.alive() || s.state == 'T' || s.state == 't' {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("cannot stop process %d: %w", p.pid, ctx.Err())
+		}
+	}
+}
+
 // killTree kills a process and all its descendants and waits until none of
 // them executes any more.
 func killTree(ctx context.Context, root stat) error {
