@@ -227,12 +227,14 @@ func freeze(root stat) []*process {
 // awaitStopped waits until a process that was sent SIGSTOP executes no more:
 // the signal is pending until each of its threads is next scheduled. The
 // kernel tells that to parents and tracers only, so the process table is asked.
+// One that sleeps uninterruptibly, such as a parent whose vforked child has
+// been stopped, meets the signal before it executes anything of its own again.
 func (p *process) awaitStopped(ctx context.Context) error {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
 		s, ok := readStat(p.pid)
-		if !ok || s.start != p.start || !s.alive() || s.state == 'T' || s.state == 't' {
+		if !ok || s.start != p.start || !s.alive() || strings.IndexByte("TtD", s.state) >= 0 {
 			return nil
 		}
 		select {
