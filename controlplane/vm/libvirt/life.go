@@ -29,13 +29,16 @@ type life struct {
 	shutdown string
 	// ours is set before we destroy the machine ourselves.
 	ours bool
+	// unborn is true until the run's domain has been created. What is heard
+	// before that is about the run before this one: libvirt tells late.
+	unborn bool
 }
 
 // apply takes one event and reports whether the run ended by it. Events that
 // do not fit the phase are ignored: libvirt sends them late and, around a
 // start, in either order.
 func (l *life) apply(e event) (ended bool) {
-	if l.phase == phaseIdle || l.phase == phaseEnded {
+	if l.phase == phaseIdle || l.phase == phaseEnded || l.unborn {
 		return false
 	}
 	switch {

@@ -48,6 +48,7 @@ func TestLife(t *testing.T) {
 		"destroyed by us, process only":     {life{phase: phaseRunning, ours: true}, []event{{gone: true}}, phaseEnded, vm.ExitDestroyed},
 		"destroyed by another":              {life{phase: phaseRunning}, []event{stopped(byDestroy)}, phaseEnded, vm.ExitDestroyed},
 		"ended in a way we do not know":     {life{phase: phaseRunning}, []event{stopped(byMigration)}, phaseEnded, vm.ExitUnknown},
+		"the run before this one ended":     {life{phase: phaseStarting, unborn: true}, []event{stopped(byFailure), {gone: true}}, phaseStarting, ""},
 		"ended while starting":              {life{phase: phaseStarting}, []event{stopped(byFailure)}, phaseEnded, vm.ExitKilled},
 		"the first end counts":              {life{phase: phaseRunning}, []event{shutdown("guest-shutdown"), stopped(byShutdown), {gone: true}}, phaseEnded, vm.ExitPowerOff},
 		"monitor events alone end nothing":  {life{phase: phaseRunning}, []event{shutdown("guest-shutdown")}, phaseRunning, ""},

@@ -127,7 +127,7 @@ func (b *boot) begin(context.Context) error {
 	defer m.mu.Unlock()
 	b.before.record, b.before.life, b.before.ended = m.record, m.life, m.ended
 	m.record.Run = &run{Started: time.Now().UTC(), Way: m.d.way, KVM: b.kvm}
-	m.life, m.ended, m.since = life{phase: phaseStarting}, make(chan struct{}), time.Now()
+	m.life, m.ended, m.since = life{phase: phaseStarting, unborn: true}, make(chan struct{}), time.Now()
 	return m.record.save(m.files)
 }
 
@@ -161,6 +161,9 @@ func (b *boot) define(context.Context) error {
 		return fmt.Errorf("cannot create domain %q: %w", m.name, err)
 	}
 	defer func() { _ = dom.Free() }()
+	m.mu.Lock()
+	m.life.unborn = false
+	m.mu.Unlock()
 	if m.d.way != WayKernel {
 		return nil
 	}
