@@ -120,9 +120,8 @@ type Command struct {
 	Tool Tool
 	Args []string
 	Dir  string
-	// Env is added to the environment. The caller's environment is kept,
-	// because proxies and certificates are configured there, but the locale
-	// and the time zone are fixed.
+	// Env is added to what the environment has of the caller's: where things
+	// are and how servers are reached. The locale and the time zone are fixed.
 	Env    []string
 	Stdin  io.Reader
 	Stdout io.Writer
@@ -149,8 +148,7 @@ func Run(ctx context.Context, c Command) error {
 	}
 	cmd := exec.CommandContext(ctx, path, c.Args...)
 	cmd.Dir = c.Dir
-	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "LANGUAGE=", "TZ=UTC")
-	cmd.Env = append(cmd.Env, c.Env...)
+	cmd.Env = append(environment(os.Environ()), c.Env...)
 	cmd.Stdin = c.Stdin
 	cmd.Stdout = c.Stdout
 	log := &stderrLog{line: c.Line}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -32,6 +33,22 @@ func TestOutput(t *testing.T) {
 	got, err := Output(t.Context(), Command{Tool: "sh", Args: []string{"-c", "cat; echo $LC_ALL $EXTRA"}, Env: []string{"EXTRA=x"}, Stdin: strings.NewReader("in ")})
 	if err != nil || got != "in C.UTF-8 x\n" {
 		t.Errorf("Output() = %q, %v", got, err)
+	}
+}
+
+// What changes what programs write must not come from whoever builds.
+func TestEnvironmentOfTheCaller(t *testing.T) {
+	got := environment([]string{
+		"PATH=/bin", "https_proxy=http://p:1", "HTTP_PROXY=http://p:2", "No_Proxy=x", "PIP_INDEX_URL=https://i", "SSL_CERT_FILE=/c", "HOME=/h",
+		"PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH=/p", "LANG=de_DE.UTF-8", "LANGUAGE=de", "LC_ALL=C", "TZ=Asia/Tokyo", "SOURCE_DATE_EPOCH=1",
+		"MKE2FS_CONFIG=/m", "PERL5LIB=/l", "TAR_OPTIONS=-v", "GZIP=-1", "XZ_OPT=-9", "DPKG_ROOT=/r", "PROXY=1", "PATHS=1", "=x",
+	})
+	want := []string{
+		"PATH=/bin", "https_proxy=http://p:1", "HTTP_PROXY=http://p:2", "No_Proxy=x", "PIP_INDEX_URL=https://i", "SSL_CERT_FILE=/c", "HOME=/h",
+		"LC_ALL=C.UTF-8", "TZ=UTC",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("environment = %q\nwant %q", got, want)
 	}
 }
 
