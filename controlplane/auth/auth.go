@@ -5,6 +5,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -17,17 +18,26 @@ type Scope string
 
 // The scopes. ScopeAdmin includes all others.
 const (
-	ScopeAdmin      Scope = "admin"
-	ScopeFleetRead  Scope = "fleet:read"
-	ScopeFleetWrite Scope = "fleet:write"
-	ScopeInvoke     Scope = "agents:invoke"
+	ScopeAdmin       Scope = "admin"
+	ScopeFleetRead   Scope = "fleet:read"
+	ScopeFleetWrite  Scope = "fleet:write"
+	ScopeInvoke      Scope = "agents:invoke"
+	ScopeMetricsRead Scope = "metrics:read"
 )
+
+// DefaultTenant owns what nobody else owns.
+const DefaultTenant = "default"
 
 // Principal is who makes a request.
 type Principal struct {
 	Name   string
 	Scopes []Scope
+	// Tenant is whose instances it may see; empty for the default tenant.
+	Tenant string
 }
+
+// TenantOrDefault is the tenant, by its name.
+func (p Principal) TenantOrDefault() string { return cmp.Or(p.Tenant, DefaultTenant) }
 
 // Has reports whether the principal may do what scope names.
 func (p Principal) Has(scope Scope) bool {

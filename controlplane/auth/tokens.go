@@ -47,6 +47,7 @@ type entry struct {
 	Name    string    `json:"name"`
 	SHA256  string    `json:"sha256"`
 	Scopes  []Scope   `json:"scopes"`
+	Tenant  string    `json:"tenant,omitempty"` // empty: the default tenant
 	Created time.Time `json:"created"`
 
 	hash [sha256.Size]byte
@@ -103,7 +104,7 @@ func (t *Tokens) Verify(token string) (Principal, bool) {
 		return Principal{}, false
 	}
 	e := t.entries[found]
-	return Principal{Name: e.Name, Scopes: e.Scopes}, true
+	return Principal{Name: e.Name, Scopes: e.Scopes, Tenant: e.Tenant}, true
 }
 
 // mint makes a new token for the administrator, in place of an older one. The
