@@ -117,6 +117,10 @@ func (c *completer) complete() *Loadout {
 		Readiness: Readiness{
 			SetupTimeoutSeconds: c.whole(DefaultSetupTimeoutSeconds, "readiness", "setup_timeout_seconds"),
 		},
+		Lifecycle: Lifecycle{
+			TTLSeconds: c.whole(0, "lifecycle", "ttl_seconds"),
+			Idle:       c.idle(),
+		},
 	}
 	if description == "" {
 		description = "One machine of the loadout " + name + "."
@@ -185,6 +189,23 @@ func (c *completer) skills() []Skill {
 		skills = append(skills, s)
 	}
 	return skills
+}
+
+// idle is nil unless a timeout is set: the action alone says nothing.
+func (c *completer) idle() *Idle {
+	v := c.root.at("lifecycle", "idle")
+	if v == nil {
+		return nil
+	}
+	if v.at("timeout_seconds") == nil {
+		c.fail(v.pos, "lifecycle.idle.timeout_seconds", "want this field here or in what the loadout extends")
+		return nil
+	}
+	return &Idle{
+		TimeoutSeconds: c.whole(0, "lifecycle", "idle", "timeout_seconds"),
+		Action:         IdleAction(c.text(string(IdlePause), "lifecycle", "idle", "action")),
+		Wake:           c.text("true", "lifecycle", "idle", "wake") == "true",
+	}
 }
 
 func (c *completer) env() map[string]string {

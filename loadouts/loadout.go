@@ -61,6 +61,7 @@ type Loadout struct {
 	Workspace   Workspace         `json:"workspace"`
 	Env         map[string]string `json:"env,omitempty"`
 	Readiness   Readiness         `json:"readiness"`
+	Lifecycle   Lifecycle         `json:"lifecycle,omitzero"`
 }
 
 // Resources is the size of a machine.
@@ -139,6 +140,39 @@ type Readiness struct {
 func (r Readiness) SetupTimeout() time.Duration {
 	return time.Duration(r.SetupTimeoutSeconds) * time.Second
 }
+
+// Lifecycle says how long a machine lives and what happens when nobody uses it.
+type Lifecycle struct {
+	// TTLSeconds is the time from the creation of a machine to its removal; 0
+	// is for ever.
+	TTLSeconds int `json:"ttl_seconds,omitempty"`
+	// Idle is nil when nothing happens.
+	Idle *Idle `json:"idle,omitempty"`
+}
+
+// TTL is TTLSeconds as a duration.
+func (l Lifecycle) TTL() time.Duration { return time.Duration(l.TTLSeconds) * time.Second }
+
+// IdleAction is what is done to a machine that nobody uses.
+type IdleAction string
+
+// The actions.
+const (
+	IdlePause IdleAction = "pause"
+	IdleStop  IdleAction = "stop"
+)
+
+// Idle says what happens to a machine that nobody uses: no A2A request or
+// stream is open and no command runs.
+type Idle struct {
+	TimeoutSeconds int        `json:"timeout_seconds"`
+	Action         IdleAction `json:"action"`
+	// Wake brings the machine back with the next A2A request.
+	Wake bool `json:"wake"`
+}
+
+// Timeout is TimeoutSeconds as a duration.
+func (i Idle) Timeout() time.Duration { return time.Duration(i.TimeoutSeconds) * time.Second }
 
 // hash returns "sha256:" and the digest of the loadout's canonical JSON. Two
 // documents that mean the same have the same hash.

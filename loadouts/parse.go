@@ -192,9 +192,10 @@ func (r *reader) scalar(n *yaml.Node, want rule, path string) *value {
 		r.fail(n, path, "want a value, or leave the field out")
 		return nil
 	case "!!bool":
-		// As text it would be ambiguous; no field of this version is a bool.
-		r.fail(n, path, "want text: write it in quotes")
-		return nil
+		if !want.yesNo { // as text it would be ambiguous
+			r.fail(n, path, "want text: write it in quotes")
+			return nil
+		}
 	}
 	if broken := want.check(n.Value); broken != "" {
 		if !want.private {

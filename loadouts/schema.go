@@ -29,11 +29,13 @@ type rule struct {
 	most int
 	// private values never appear in messages.
 	private bool
+	// yesNo is true or false, without quotes.
+	yesNo bool
 }
 
 // topRule is a whole document. Its top level is what loadout/v1 has
-// published, as far as this version goes; image, runners, agent, workspace
-// and env are ours.
+// published, as far as this version goes; image, runners, agent, workspace,
+// env and lifecycle are ours.
 var topRule = rule{
 	form: object,
 	fields: map[string]rule{
@@ -50,6 +52,7 @@ var topRule = rule{
 		"workspace":       workspaceRule,
 		"env":             envRule,
 		"readiness":       readinessRule,
+		"lifecycle":       lifecycleRule,
 	},
 	required: []string{"apiVersion", "kind", "metadata"},
 	later: []string{
@@ -130,4 +133,22 @@ var envRule = rule{form: textMap, key: isEnvName, check: isEnvValue, most: 256, 
 var readinessRule = rule{
 	form:   object,
 	fields: map[string]rule{"setup_timeout_seconds": {check: number(1, 3600)}},
+}
+
+// maxLifeSeconds bounds every time of a life, at about ten years.
+const maxLifeSeconds = 10 * 366 * 24 * 3600
+
+var lifecycleRule = rule{
+	form: object,
+	fields: map[string]rule{
+		"ttl_seconds": {check: number(10, maxLifeSeconds)},
+		"idle": {
+			form: object,
+			fields: map[string]rule{
+				"timeout_seconds": {check: number(1, maxLifeSeconds)},
+				"action":          {check: oneOf(string(IdlePause), string(IdleStop))},
+				"wake":            {yesNo: true, check: oneOf("true", "false")},
+			},
+		},
+	},
 }

@@ -59,35 +59,48 @@ func (f *Fleet) Create(ctx context.Context, req CreateRequest) (Operation, error
 	for _, m := range []map[string]string{resolved.Labels, req.Labels} {
 		maps.Copy(labels, m)
 	}
+	ttl := req.TTL
+	if ttl == 0 {
+		ttl = resolved.Lifecycle.TTL()
+	}
+	if ttl < 0 || ttl > maxTTL {
+		return Operation{}, &instance.Fault{
+			Blame: instance.Caller, Code: "instance.ttl", Err: fmt.Errorf("ttl %v: want 0 to %v", req.TTL, maxTTL),
+		}
+	}
 	now := f.cfg.Now()
 	return f.launch(ctx, supervise.Record{
-		ID: id, Name: name, Phase: instance.Provisioning, Plan: pl, Provider: provider, Labels: labels,
+		ID: id, Tenant: tenantOr(req.Tenant), Name: name, Phase: instance.Provisioning, Reason: "request",
+		Plan: pl, Provider: provider, Labels: labels, ExpiresAt: f.expiry(ttl),
 		CreatedAt: now, UpdatedAt: now, Generation: 1, Host: f.cfg.Host,
 	}, warningsOf(resolved))
 }
 
-// launch stores the record, which claims the name, and starts the work.
+// launch stores the record, which claims the name, and its operation in one
+// step, and starts the work.
 func (f *Fleet) launch(ctx context.Context, r supervise.Record, warnings []string) (Operation, error) {
-	if err := f.cfg.Instances.Insert(ctx, r); err != nil {
-		if errors.Is(err, ErrNameTaken) {
-			return Operation{}, &instance.Fault{
-				Blame: instance.Caller, Code: "instance.name_taken",
-				Hint: fmt.Sprintf("choose another with --name, or remove it with `sandboxctl rm %s`", r.Name),
-				Err:  fmt.Errorf("cannot create instance %q: there is one of this name", r.Name),
-			}
+	op, err := f.ops.draft(ctx, kindCreate, r.Tenant, r.ID, r.Name)
+	if err != nil {
+		return Operation{}, err
+	}
+	op.Warnings = warnings
+	n := supervise.Note{Operation: op.ID}
+	err = f.events.apply(ctx, &Change{
+		Insert: &r, Operation: &op, Events: []Event{eventOf(r, EventCreated, n), createdEvent(op)},
+	})
+	if errors.Is(err, ErrNameTaken) {
+		return Operation{}, &instance.Fault{
+			Blame: instance.Caller, Code: "instance.name_taken",
+			Hint: fmt.Sprintf("choose another with --name, or remove it with `sandboxctl rm %s`", r.Name),
+			Err:  fmt.Errorf("cannot create instance %q: there is one of this name", r.Name),
 		}
+	}
+	if err != nil {
 		return Operation{}, fmt.Errorf("cannot store instance %q: %w", r.Name, err)
 	}
-	op, err := f.ops.open(ctx, kindCreate, r.ID, r.Name)
-	if err != nil {
-		return Operation{}, errors.Join(err, f.cfg.Instances.Remove(context.WithoutCancel(ctx), r.ID))
-	}
-	if len(warnings) > 0 {
-		f.ops.change(ctx, op.ID, func(o *Operation) { o.Warnings = warnings })
-		op.Warnings = warnings
-	}
+	f.ops.adopt(op, false)
 	if err := f.supervise(r, tracker{f.ops, op.ID}); err != nil {
-		return Operation{}, errors.Join(err, f.cfg.Instances.Remove(context.WithoutCancel(ctx), r.ID))
+		return Operation{}, errors.Join(err, recorder{f.events}.Remove(ctx, r, n))
 	}
 	return op, nil
 }

@@ -140,7 +140,7 @@ func (f *Fleet) findOrphans(ctx context.Context, records []supervise.Record) err
 			}
 			f.log.WarnContext(ctx, "machine without an instance",
 				"provider", name, "machine", m.ID.String(), "running", m.Running, "note", m.Note)
-			f.orphans = append(f.orphans, orphan{name, m})
+			f.orphans = append(f.orphans, orphan{name, m, f.cfg.Now()})
 		}
 	}
 	return nil

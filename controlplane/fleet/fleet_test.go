@@ -88,7 +88,7 @@ func TestLifeOfAnInstance(t *testing.T) {
 	if out := r.run(r.get("life"), "echo", "again"); out != "again\n" {
 		t.Errorf("after a restart the output is %q", out)
 	}
-	op, err := r.fleet.Delete(t.Context(), v.ID.String())
+	op, err := r.fleet.Delete(t.Context(), v.ID.String(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestDeleteCutsCreateShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-starting
-	del, err := r.fleet.Delete(t.Context(), "hangs")
+	del, err := r.fleet.Delete(t.Context(), "hangs", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,8 +320,8 @@ func TestBrokenRequests(t *testing.T) {
 			t.Errorf("%s: %v (code %q), want the caller's fault %q", name, err, faultCode(err), c.code)
 		}
 	}
-	if views, err := r.fleet.List(t.Context(), fleet.Filter{}); err != nil || len(views) != 0 {
-		t.Errorf("list is %v, %v", views, err)
+	if page, err := r.fleet.List(t.Context(), fleet.Filter{}); err != nil || len(page.Views) != 0 {
+		t.Errorf("list is %v, %v", page, err)
 	}
 }
 

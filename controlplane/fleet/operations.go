@@ -1,8 +1,8 @@
 package fleet
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -12,106 +12,102 @@ import (
 	"github.com/google/uuid"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
 )
 
-// OperationStore keeps operations.
-type OperationStore interface {
-	SaveOperation(ctx context.Context, op Operation) error
-	// Operations returns all of them, newest first.
-	Operations(ctx context.Context) ([]Operation, error)
-}
-
 // operations is the book of long requests: every change is stored, then told
-// to whoever watches.
+// to whoever watches. Those that go on are in memory too.
 type operations struct {
-	store OperationStore
-	log   *slog.Logger
-	now   func() time.Time
+	events *eventLog
+	log    *slog.Logger
+	now    func() time.Time
 
 	mu   sync.Mutex
 	live map[string]*liveOperation
 }
 
 type liveOperation struct {
-	op      Operation
+	// changing is held while a change is stored, so that they keep their order.
+	changing sync.Mutex
+
+	op      Operation     // guarded by operations.mu, as the next
 	changed chan struct{} // closed and replaced with every change
+	dirty   bool          // the last change could not be stored
 }
 
-// keepEnded bounds the ended operations kept in memory; the rest are in the store.
-const keepEnded = 256
+// maxSteps bounds the journal kept with one operation.
+const maxSteps = 64
 
-func newOperations(store OperationStore, log *slog.Logger, now func() time.Time) *operations {
-	return &operations{store: store, log: log, now: now, live: map[string]*liveOperation{}}
+func newOperations(events *eventLog, log *slog.Logger, now func() time.Time) *operations {
+	return &operations{events: events, log: log, now: now, live: map[string]*liveOperation{}}
 }
 
-// load reads what earlier processes left.
-func (o *operations) load(ctx context.Context) error {
-	ops, err := o.store.Operations(ctx)
+// load reads what earlier processes did not end, oldest first.
+func (o *operations) load(ctx context.Context) ([]Operation, error) {
+	page, err := o.events.store.Operations(ctx, OperationFilter{Unended: true})
 	if err != nil {
-		return fmt.Errorf("cannot read the operations: %w", err)
+		return nil, fmt.Errorf("cannot read the operations: %w", err)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for i, op := range ops {
-		if op.State.Done() && i >= keepEnded {
-			continue
-		}
+	all := make([]Operation, 0, len(page.Operations))
+	for _, op := range slices.Backward(page.Operations) {
 		o.live[op.ID] = &liveOperation{op: op, changed: make(chan struct{})}
+		all = append(all, op)
 	}
+	return all, nil
+}
+
+// draft makes an operation that is not stored yet.
+func (o *operations) draft(ctx context.Context, kind, tenant string, of instance.ID, name string) (Operation, error) {
+	id := takeOperationID(ctx)
+	if id == "" {
+		u, err := uuid.NewV7()
+		if err != nil {
+			return Operation{}, fmt.Errorf("cannot make operation id: %w", err)
+		}
+		id = u.String()
+	}
+	now := o.now()
+	return Operation{
+		ID: id, Kind: kind, Tenant: tenant, Instance: of, Name: name,
+		State: OperationPending, CreatedAt: now, UpdatedAt: now,
+	}, nil
+}
+
+func operationEvent(op Operation, kind string) Event {
+	return Event{Tenant: op.Tenant, Type: kind, Instance: op.Instance, Name: op.Name, Operation: op.ID}
+}
+
+func createdEvent(op Operation) Event {
+	e := operationEvent(op, EventOperationCreated)
+	e.Message = op.Kind
+	return e
+}
+
+// open stores a new operation.
+func (o *operations) open(ctx context.Context, op Operation) error {
+	if err := o.events.apply(ctx, &Change{Operation: &op, Events: []Event{createdEvent(op)}}); err != nil {
+		return fmt.Errorf("cannot store operation: %w", err)
+	}
+	o.adopt(op, false)
 	return nil
 }
 
-// unfinished returns the operations that an earlier process did not end.
-func (o *operations) unfinished() []Operation {
+// adopt takes an operation that goes on into memory.
+func (o *operations) adopt(op Operation, dirty bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	var ops []Operation
-	for _, l := range o.live {
-		if !l.op.State.Done() {
-			ops = append(ops, l.op)
-		}
-	}
-	return ops
+	o.live[op.ID] = &liveOperation{op: op, changed: make(chan struct{}), dirty: dirty}
 }
 
-// open records a new operation.
-func (o *operations) open(ctx context.Context, kind string, id instance.ID, name string) (Operation, error) {
-	u, err := uuid.NewV7()
-	if err != nil {
-		return Operation{}, fmt.Errorf("cannot make operation id: %w", err)
-	}
-	now := o.now()
-	op := Operation{
-		ID: u.String(), Kind: kind, Instance: id, Name: name,
-		State: OperationPending, CreatedAt: now, UpdatedAt: now,
-	}
-	if err := o.store.SaveOperation(ctx, op); err != nil {
-		return Operation{}, fmt.Errorf("cannot store operation: %w", err)
-	}
+func (o *operations) find(id string) *liveOperation {
 	o.mu.Lock()
-	o.live[op.ID] = &liveOperation{op: op, changed: make(chan struct{})}
-	o.forgetOld()
-	o.mu.Unlock()
-	return op, nil
+	defer o.mu.Unlock()
+	return o.live[id]
 }
 
-// forgetOld drops the oldest ended operations from memory; o.mu is held.
-func (o *operations) forgetOld() {
-	if len(o.live) <= 2*keepEnded {
-		return
-	}
-	var ended []Operation
-	for _, l := range o.live {
-		if l.op.State.Done() {
-			ended = append(ended, l.op)
-		}
-	}
-	slices.SortFunc(ended, func(a, b Operation) int { return cmp.Compare(a.ID, b.ID) })
-	for _, op := range ended[:max(0, len(ended)-keepEnded)] {
-		delete(o.live, op.ID)
-	}
-}
-
+// get returns an operation that goes on, or has just ended.
 func (o *operations) get(id string) (Operation, <-chan struct{}, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -122,34 +118,38 @@ func (o *operations) get(id string) (Operation, <-chan struct{}, bool) {
 	return l.op, l.changed, true
 }
 
-func (o *operations) list() []Operation {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	ops := make([]Operation, 0, len(o.live))
-	for _, l := range o.live {
-		ops = append(ops, l.op)
+// change stores and announces a change, with what it means. An ended operation
+// never changes. A change that cannot be stored still counts, but for the
+// journal: its error says that the next step must not begin.
+func (o *operations) change(ctx context.Context, id string, f func(*Operation) Event) error {
+	l := o.find(id)
+	if l == nil {
+		return nil
 	}
-	slices.SortFunc(ops, func(a, b Operation) int { return cmp.Compare(b.ID, a.ID) })
-	return ops
-}
-
-// change stores and announces a change. An ended operation never changes.
-func (o *operations) change(ctx context.Context, id string, f func(*Operation)) {
+	l.changing.Lock()
+	defer l.changing.Unlock()
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	l, ok := o.live[id]
-	if !ok || l.op.State.Done() {
-		return
-	}
 	op := l.op
-	f(&op)
+	o.mu.Unlock()
+	if op.State.Done() {
+		return nil
+	}
+	op.Steps = append([]OperationStep(nil), op.Steps...)
+	event := f(&op)
 	op.UpdatedAt = o.now()
-	if err := o.store.SaveOperation(context.WithoutCancel(ctx), op); err != nil {
+	err := o.events.apply(ctx, &Change{Operation: &op, Events: []Event{event}})
+	if err != nil {
 		o.log.ErrorContext(ctx, "cannot store operation", "operation", id, "error", err)
 	}
-	l.op = op
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	l.op, l.dirty = op, err != nil
 	close(l.changed)
 	l.changed = make(chan struct{})
+	if op.State.Done() && err == nil {
+		delete(o.live, id) // the store has it; who watches has l
+	}
+	return err
 }
 
 // tracker follows one request for one operation.
@@ -159,89 +159,111 @@ type tracker struct {
 }
 
 // Step implements supervise.Tracker. Percent never goes back.
-func (t tracker) Step(ctx context.Context, name string, percent int) {
-	t.book.change(ctx, t.id, func(op *Operation) {
+func (t tracker) Step(ctx context.Context, s supervise.Step) error {
+	return t.book.change(ctx, t.id, func(op *Operation) Event {
 		op.State = OperationRunning
-		op.Phase = name
-		op.Percent = max(op.Percent, percent)
+		op.Phase = s.Name
+		op.Percent = max(op.Percent, s.Percent)
+		step := OperationStep{Name: s.Name, Mark: s.Mark, At: t.book.now()}
+		if s.Cause != nil {
+			step.Cause = s.Cause.Error()
+		}
+		if op.Steps = append(op.Steps, step); len(op.Steps) > maxSteps {
+			op.Steps = op.Steps[len(op.Steps)-maxSteps:]
+		}
+		e := operationEvent(*op, EventOperationChanged)
+		e.Reason, e.Message = s.Mark, s.Name
+		return e
 	})
 }
 
 // End implements supervise.Tracker.
 func (t tracker) End(ctx context.Context, err error) {
-	t.book.change(ctx, t.id, func(op *Operation) {
+	_ = t.book.change(ctx, t.id, func(op *Operation) Event { // logged there
 		op.EndedAt = t.book.now()
 		switch f := instance.AsFault(err); {
 		case err == nil:
 			op.State, op.Percent = OperationSucceeded, 100
-		case f.Code == "operation.canceled":
+		case f.Code == supervise.CodeCanceled:
 			op.State, op.Fault = OperationCanceled, f
 		default:
 			op.State, op.Fault = OperationFailed, f
 		}
+		e := operationEvent(*op, EventOperationEnded)
+		e.Reason = string(op.State)
+		if op.Fault != nil {
+			e.Message = op.Fault.Error()
+		}
+		return e
 	})
 }
 
-// shared follows one piece of work for several operations that ask for it.
-type shared []tracker
-
-func (s shared) Step(ctx context.Context, name string, percent int) {
-	for _, t := range s {
-		t.Step(ctx, name, percent)
-	}
-}
-
-func (s shared) End(ctx context.Context, err error) {
-	for _, t := range s {
-		t.End(ctx, err)
-	}
-}
-
 // Operation returns one operation.
-func (f *Fleet) Operation(_ context.Context, id string) (Operation, error) {
-	op, _, ok := f.ops.get(id)
-	if !ok {
+func (f *Fleet) Operation(ctx context.Context, id string) (Operation, error) {
+	if op, _, ok := f.ops.get(id); ok {
+		return op, nil
+	}
+	op, err := f.cfg.Store.Operation(ctx, DefaultTenant, id)
+	if errors.Is(err, ErrNotFound) {
 		return Operation{}, noOperation(id)
+	}
+	if err != nil {
+		return Operation{}, fmt.Errorf("cannot read operation: %w", err)
 	}
 	return op, nil
 }
 
-// Operations returns the recent operations, newest first.
-func (f *Fleet) Operations(context.Context) ([]Operation, error) {
-	return f.ops.list(), nil
+// Operations returns one page of operations, newest first.
+func (f *Fleet) Operations(ctx context.Context, filter OperationFilter) (OperationPage, error) {
+	filter.Tenant = tenantOr(filter.Tenant)
+	page, err := f.cfg.Store.Operations(ctx, filter)
+	if err != nil {
+		return OperationPage{}, fmt.Errorf("cannot list the operations: %w", err)
+	}
+	return page, nil
 }
 
 // Watch sends the operation as it is and then after every change, until it
 // has ended or ctx does; then the channel is closed. A slow receiver misses
 // intermediate changes, never the last one.
 func (f *Fleet) Watch(ctx context.Context, id string) (<-chan Operation, error) {
-	if _, _, ok := f.ops.get(id); !ok {
-		return nil, noOperation(id)
+	live := f.ops.find(id)
+	out := make(chan Operation, 1)
+	if live == nil {
+		op, err := f.Operation(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		out <- op
+		close(out)
+		return out, nil
 	}
-	out := make(chan Operation)
 	go func() { // ends with ctx or with the operation, whichever is first
 		defer close(out)
-		for {
-			op, changed, ok := f.ops.get(id)
-			if !ok {
-				return
-			}
-			select {
-			case out <- op:
-			case <-ctx.Done():
-				return
-			}
-			if op.State.Done() {
-				return
-			}
-			select {
-			case <-changed:
-			case <-ctx.Done():
-				return
-			}
-		}
+		f.ops.watch(ctx, live, out)
 	}()
 	return out, nil
+}
+
+func (o *operations) watch(ctx context.Context, l *liveOperation, out chan<- Operation) {
+	for {
+		o.mu.Lock()
+		op, changed := l.op, l.changed
+		o.mu.Unlock()
+		select {
+		case out <- op:
+		case <-ctx.Done():
+			return
+		}
+		if op.State.Done() {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func noOperation(id string) error {
@@ -249,5 +271,22 @@ func noOperation(id string) error {
 		Blame: instance.Caller, Code: "operation.not_found",
 		Hint: "`sandboxctl ops` lists the recent ones",
 		Err:  fmt.Errorf("cannot find operation %q", id),
+	}
+}
+
+// shared follows one piece of work for several operations that ask for it.
+type shared []tracker
+
+func (s shared) Step(ctx context.Context, step supervise.Step) error {
+	var errs []error
+	for _, t := range s {
+		errs = append(errs, t.Step(ctx, step))
+	}
+	return errors.Join(errs...)
+}
+
+func (s shared) End(ctx context.Context, err error) {
+	for _, t := range s {
+		t.End(ctx, err)
 	}
 }

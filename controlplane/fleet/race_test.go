@@ -25,7 +25,7 @@ func TestEveryDeleteEnds(t *testing.T) {
 		)
 		for range 32 {
 			all.Go(func() {
-				op, err := r.fleet.Delete(t.Context(), "many")
+				op, err := r.fleet.Delete(t.Context(), "many", 0)
 				if f := instance.AsFault(err); err != nil && f.Code != "instance.not_found" {
 					t.Error(err)
 				}
@@ -59,7 +59,7 @@ func TestNameIsFreeAtOnce(t *testing.T) {
 	r.open()
 	for range 10 {
 		old := r.create("again")
-		op, err := r.fleet.Delete(t.Context(), "again")
+		op, err := r.fleet.Delete(t.Context(), "again", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +67,7 @@ func TestNameIsFreeAtOnce(t *testing.T) {
 		if v := r.create("again"); v.ID == old.ID {
 			t.Fatal("the old instance is still there")
 		}
-		if op, err = r.fleet.Delete(t.Context(), "again"); err != nil {
+		if op, err = r.fleet.Delete(t.Context(), "again", 0); err != nil {
 			t.Fatal(err)
 		}
 		r.end(op)
@@ -81,7 +81,7 @@ func TestRepeatedStopEndsWithTheFirst(t *testing.T) {
 	r.create("twice")
 	ops := make([]fleet.Operation, 0, 8)
 	for range cap(ops) {
-		op, err := r.fleet.Act(t.Context(), "twice", fleet.ActionStop)
+		op, err := r.fleet.Act(t.Context(), "twice", fleet.ActionStop, fleet.ActOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +115,7 @@ func TestNextDaemonEndsAllThatShare(t *testing.T) {
 	ops := []fleet.Operation{op}
 	<-starting
 	for range 3 {
-		if op, err = r.fleet.Act(t.Context(), "shared", fleet.ActionStart); err != nil {
+		if op, err = r.fleet.Act(t.Context(), "shared", fleet.ActionStart, fleet.ActOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		ops = append(ops, op)

@@ -158,7 +158,7 @@ func (r *rig) open() {
 	}
 	r.fault.Driver = r.driver
 	r.fleet = fleet.New(fleet.Config{
-		Instances: r.db.Instances(), Operations: r.db.Operations(), Images: &r.shelf,
+		Store: r.db.Fleet(), Keeper: r.db.Fleet(), Images: &r.shelf,
 		Drivers: map[string]vm.Driver{"host": &r.fault}, Default: "host", Catalog: catalog.Lookup, Tasks: r.db,
 		Log:     slog.New(slog.NewTextHandler(testWriter{r.t}, &slog.HandlerOptions{Level: slog.LevelInfo})),
 		Version: "test", Host: "here", StateDir: r.dir, Now: time.Now,
@@ -194,12 +194,12 @@ func (r *rig) removeAll() {
 	if r.fleet == nil {
 		r.open()
 	}
-	views, err := r.fleet.List(r.t.Context(), fleet.Filter{})
+	page, err := r.fleet.List(r.t.Context(), fleet.Filter{})
 	if err != nil {
 		r.t.Error(err)
 	}
-	for _, v := range views {
-		if op, err := r.fleet.Delete(context.WithoutCancel(r.t.Context()), v.Name); err == nil {
+	for _, v := range page.Views {
+		if op, err := r.fleet.Delete(context.WithoutCancel(r.t.Context()), v.Name, 0); err == nil {
 			r.end(op)
 		}
 	}
@@ -256,7 +256,7 @@ func (r *rig) get(name string) fleet.View {
 // act asks for a change and waits for its end.
 func (r *rig) act(name string, a fleet.Action) fleet.Operation {
 	r.t.Helper()
-	op, err := r.fleet.Act(r.t.Context(), name, a)
+	op, err := r.fleet.Act(r.t.Context(), name, a, fleet.ActOptions{})
 	if err != nil {
 		r.t.Fatal(err)
 	}

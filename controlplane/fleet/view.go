@@ -33,13 +33,41 @@ type View struct {
 	Runners      []string
 	// Guest is nil until the agent has answered.
 	Guest *Guest
-	// Fault is set while Phase is Failed.
-	Fault     *instance.Fault
+	// Fault is set while Phase is Failed, and while it is Stopped because the
+	// guest cut its own power.
+	Fault *instance.Fault
+	// Health is what is wrong with a machine although its phase does not say
+	// so, such as "agent.silent"; nil when all is well.
+	Health *instance.Fault
+	Tenant string
+	// ExpiresAt is when the instance is stopped and removed; zero: never.
+	ExpiresAt time.Time
+	// Idle says what happens when nobody uses the machine; nil: nothing.
+	Idle *Idle
+	// LastActive is when the machine was last used; now while it is in use.
+	LastActive time.Time
+	// Resting is true while the machine is paused or stopped for being idle.
+	Resting bool
+	// Reason says in one word why it is in its phase: "request", "idle",
+	// "expired", "used", "boot", or the code of a fault.
+	Reason string
+	// Restarts counts how often the machine was started after the first time.
+	Restarts  int
 	CreatedAt time.Time
 	UpdatedAt time.Time
 	// Generation grows with every change; it serves as the ETag.
 	Generation int64
 	Host       string
+}
+
+// Idle is what happens to a machine that nobody uses.
+type Idle struct {
+	// Timeout is how long nobody may use it.
+	Timeout time.Duration
+	// Action is "pause" or "stop".
+	Action string
+	// Wake brings it back when it is used again.
+	Wake bool
 }
 
 // Guest is what the agent said about itself when it answered.
@@ -52,82 +80,6 @@ type Guest struct {
 	// BootTime runs from the start of the hypervisor to the first answer.
 	BootTime time.Duration
 }
-
-// OperationState is where a long request is.
-type OperationState string
-
-// The states of an operation.
-const (
-	OperationPending   OperationState = "pending"
-	OperationRunning   OperationState = "running"
-	OperationSucceeded OperationState = "succeeded"
-	OperationFailed    OperationState = "failed"
-	OperationCanceled  OperationState = "canceled"
-)
-
-// Done reports whether the operation has ended.
-func (s OperationState) Done() bool {
-	switch s {
-	case OperationSucceeded, OperationFailed, OperationCanceled:
-		return true
-	case OperationPending, OperationRunning:
-		return false
-	}
-	return false
-}
-
-// Operation is one long request: persisted, watchable, ended once.
-type Operation struct {
-	ID       string // UUIDv7
-	Kind     string // "instance.create", "instance.delete", …
-	Instance instance.ID
-	Name     string // of the instance
-	State    OperationState
-	// Phase is the step at work, such as "image", "machine", "boot", "agent".
-	Phase   string
-	Percent int
-	Fault   *instance.Fault
-	// Warnings are things worth knowing that did not stop the operation.
-	Warnings  []string
-	CreatedAt time.Time
-	UpdatedAt time.Time
-	EndedAt   time.Time // zero while it runs
-}
-
-// Source is a loadout as the caller has it.
-type Source struct {
-	// Name is a catalog name when Data is empty, else the file name for errors.
-	Name string
-	Data []byte
-	// Layers are the files that "extends" refers to, by reference; what is
-	// missing here is looked up in the catalog.
-	Layers map[string][]byte
-}
-
-// CreateRequest asks for one instance.
-type CreateRequest struct {
-	Name    string // empty: made from the loadout's name
-	Loadout Source
-	Labels  map[string]string
-	Env     map[string]string // added to the loadout's, wins over it
-}
-
-// Filter narrows a list. Zero fields do not.
-type Filter struct {
-	Phase  instance.Phase
-	Labels map[string]string
-}
-
-// Action is a change of a running or stopped instance.
-type Action string
-
-// The actions.
-const (
-	ActionStart  Action = "start"
-	ActionStop   Action = "stop"
-	ActionPause  Action = "pause"
-	ActionResume Action = "resume"
-)
 
 // Log is what a human reads when a machine misbehaves.
 type Log struct {

@@ -11,7 +11,7 @@ import (
 // kindHost is the runtime kind without an image boundary.
 const kindHost = "host"
 
-func (f *Fleet) view(r supervise.Record) View {
+func (f *Fleet) view(s *supervise.Supervisor, r supervise.Record) View {
 	v := View{
 		ID: r.ID, Name: r.Name, Phase: r.Phase,
 		Loadout: r.Plan.Loadout, LoadoutHash: r.Plan.LoadoutHash,
@@ -20,8 +20,13 @@ func (f *Fleet) view(r supervise.Record) View {
 		Vsock: r.Plan.Runtime.Vsock, Capabilities: slices.Clone(r.Plan.Runtime.Capabilities),
 		CPUs: r.Plan.Machine.CPUs, Memory: r.Plan.Machine.Memory,
 		Labels: maps.Clone(r.Labels), Workspace: r.Plan.Workspace.Path, Runners: slices.Clone(r.Plan.Runners),
-		Fault: r.Fault, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, Generation: r.Generation, Host: r.Host,
+		Fault: r.Fault, Tenant: r.Tenant, ExpiresAt: r.ExpiresAt, Resting: r.Resting, Reason: r.Reason, Restarts: r.Restarts,
+		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, Generation: r.Generation, Host: r.Host,
 	}
+	if i := r.Plan.Idle; i != nil {
+		v.Idle = &Idle{Timeout: i.Timeout, Action: string(i.Action), Wake: i.Wake}
+	}
+	v.Health, v.LastActive = s.Health()
 	if ref, err := images.ParseRef(r.Plan.Image); err == nil && v.Kind != kindHost {
 		v.ImageRef = ref.URL()
 	}

@@ -1,7 +1,5 @@
 package instance
 
-import "fmt"
-
 // Phase is where an instance is in its life.
 //
 //	            ┌──────────── Failed ◄───────────┐
@@ -10,14 +8,15 @@ import "fmt"
 //	                             ▲                      │  └──── pause ────►┘
 //	                             └─ start ─ Stopped ◄─ exited ─ Stopping ◄─ stop
 //
-// Deleting is entered from everywhere and never left.
+// Deleting is entered from everywhere and never left. A restart is a stop and
+// a start; an instance whose time is up is stopped and then deleted.
 type Phase string
 
 // The phases. They are stored, so their spelling is fixed.
 const (
 	Provisioning Phase = "provisioning" // disk and boot files are being made
 	Starting     Phase = "starting"     // the machine executes, the agent has not answered
-	Running      Phase = "running"      // the agent answers
+	Running      Phase = "running"      // the agent has answered
 	Paused       Phase = "paused"       // the processor is stopped, memory is kept
 	Stopping     Phase = "stopping"     // power is being cut, in order or hard
 	Stopped      Phase = "stopped"      // no machine, the disk is kept
@@ -30,42 +29,66 @@ func Phases() []Phase {
 	return []Phase{Provisioning, Starting, Running, Paused, Stopping, Stopped, Failed, Deleting}
 }
 
-// Event is something that happened to an instance or was asked of it.
+// Event is something that happened to an instance or was asked of it. Those
+// that are requests are stored with an instance that waits for one.
 type Event string
 
-// The events. The first group are requests, the second what the machine and
-// our own steps report.
+// The events: what callers ask for, what our own policies ask for, and what
+// the machine and our own steps report.
 const (
-	StartRequested  Event = "start"
-	StopRequested   Event = "stop"
-	PauseRequested  Event = "pause"
-	ResumeRequested Event = "resume"
-	DeleteRequested Event = "delete"
+	StartRequested   Event = "start"
+	StopRequested    Event = "stop"
+	RestartRequested Event = "restart"
+	PauseRequested   Event = "pause"
+	ResumeRequested  Event = "resume"
+	RenewRequested   Event = "renew"
+	DeleteRequested  Event = "delete"
+
+	Expired     Event = "expired"    // its end has passed
+	IdlePaused  Event = "idle-pause" // nobody uses it: pause
+	IdleStopped Event = "idle-stop"  // nobody uses it: stop
+	Used        Event = "used"       // somebody wants to use it again
 
 	Prepared   Event = "prepared"    // files are in place
 	Answered   Event = "answered"    // the agent said hello
 	PoweredOff Event = "powered-off" // the guest cut its power, or we did
 	Crashed    Event = "crashed"     // the machine ended in any other way
 	GaveUp     Event = "gave-up"     // a step failed or its deadline passed
+	Lost       Event = "lost"        // the machine and its disk are not there
 )
 
 // Events lists every event, for tables and tests.
 func Events() []Event {
 	return []Event{
-		StartRequested, StopRequested, PauseRequested, ResumeRequested, DeleteRequested,
-		Prepared, Answered, PoweredOff, Crashed, GaveUp,
+		StartRequested, StopRequested, RestartRequested, PauseRequested, ResumeRequested, RenewRequested, DeleteRequested,
+		Expired, IdlePaused, IdleStopped, Used,
+		Prepared, Answered, PoweredOff, Crashed, GaveUp, Lost,
 	}
 }
 
-// request reports whether e was asked for, rather than happened.
-func (e Event) request() bool {
+// Origin is where an event comes from. It decides what happens to one that
+// does not fit, and who comes first: reports, then policies and callers in
+// the order of their coming.
+type Origin string
+
+// The origins.
+const (
+	ByCaller  Origin = "caller"  // denied with a reason when out of place
+	ByPolicy  Origin = "policy"  // ignored when out of place: nobody waits for an answer
+	ByMachine Origin = "machine" // ignored when out of place: reports cross requests on their way
+)
+
+// Origin says where e comes from.
+func (e Event) Origin() Origin {
 	switch e {
-	case StartRequested, StopRequested, PauseRequested, ResumeRequested, DeleteRequested:
-		return true
-	case Prepared, Answered, PoweredOff, Crashed, GaveUp:
-		return false
+	case StartRequested, StopRequested, RestartRequested, PauseRequested, ResumeRequested, RenewRequested, DeleteRequested:
+		return ByCaller
+	case Expired, IdlePaused, IdleStopped, Used:
+		return ByPolicy
+	case Prepared, Answered, PoweredOff, Crashed, GaveUp, Lost:
+		return ByMachine
 	}
-	return false
+	return ByMachine
 }
 
 // Answer is what Next says to an event.
@@ -73,7 +96,7 @@ type Answer string
 
 // The answers.
 const (
-	Accepted Answer = "accepted" // the phase changes
+	Accepted Answer = "accepted" // the phase changes, or the request is carried out in it
 	Ignored  Answer = "ignored"  // already so, or too late to matter
 	Denied   Answer = "denied"   // a request that makes no sense in this phase
 )
@@ -89,34 +112,67 @@ func transitions() map[pair]Phase {
 	return map[pair]Phase{
 		{Provisioning, Prepared}:        Starting,
 		{Provisioning, GaveUp}:          Failed,
-		{Starting, Answered}:            Running,
-		{Starting, GaveUp}:              Failed,
-		{Starting, Crashed}:             Failed,
-		{Starting, PoweredOff}:          Failed,
-		{Starting, StopRequested}:       Stopping,
-		{Running, StopRequested}:        Stopping,
-		{Running, PauseRequested}:       Paused,
-		{Running, PoweredOff}:           Stopped,
-		{Running, Crashed}:              Failed,
-		{Running, GaveUp}:               Failed,
-		{Paused, ResumeRequested}:       Running,
-		{Paused, StopRequested}:         Stopping,
-		{Paused, Crashed}:               Failed,
-		{Paused, PoweredOff}:            Failed,
-		{Paused, GaveUp}:                Failed,
-		{Stopping, PoweredOff}:          Stopped,
-		{Stopping, Crashed}:             Stopped,
-		{Stopping, GaveUp}:              Failed,
-		{Stopped, StartRequested}:       Starting,
-		{Failed, StartRequested}:        Starting,
-		{Failed, StopRequested}:         Stopping,
+		{Provisioning, Expired}:         Deleting,
+		{Provisioning, RenewRequested}:  Provisioning,
 		{Provisioning, DeleteRequested}: Deleting,
-		{Starting, DeleteRequested}:     Deleting,
-		{Running, DeleteRequested}:      Deleting,
-		{Paused, DeleteRequested}:       Deleting,
-		{Stopping, DeleteRequested}:     Deleting,
-		{Stopped, DeleteRequested}:      Deleting,
-		{Failed, DeleteRequested}:       Deleting,
+
+		{Starting, Answered}:         Running,
+		{Starting, GaveUp}:           Failed,
+		{Starting, Crashed}:          Failed,
+		{Starting, PoweredOff}:       Failed,
+		{Starting, Lost}:             Failed,
+		{Starting, StopRequested}:    Stopping,
+		{Starting, RestartRequested}: Stopping,
+		{Starting, Expired}:          Stopping,
+		{Starting, RenewRequested}:   Starting,
+		{Starting, DeleteRequested}:  Deleting,
+
+		{Running, StopRequested}:    Stopping,
+		{Running, RestartRequested}: Stopping,
+		{Running, PauseRequested}:   Paused,
+		{Running, IdlePaused}:       Paused,
+		{Running, IdleStopped}:      Stopping,
+		{Running, PoweredOff}:       Stopped,
+		{Running, Crashed}:          Failed,
+		{Running, GaveUp}:           Failed,
+		{Running, Lost}:             Failed,
+		{Running, Expired}:          Stopping,
+		{Running, RenewRequested}:   Running,
+		{Running, DeleteRequested}:  Deleting,
+
+		{Paused, ResumeRequested}:  Running,
+		{Paused, Used}:             Running,
+		{Paused, StopRequested}:    Stopping,
+		{Paused, RestartRequested}: Stopping,
+		{Paused, Crashed}:          Failed,
+		{Paused, PoweredOff}:       Failed,
+		{Paused, GaveUp}:           Failed,
+		{Paused, Lost}:             Failed,
+		{Paused, Expired}:          Stopping,
+		{Paused, RenewRequested}:   Paused,
+		{Paused, DeleteRequested}:  Deleting,
+
+		{Stopping, PoweredOff}:      Stopped,
+		{Stopping, Crashed}:         Stopped,
+		{Stopping, GaveUp}:          Failed,
+		{Stopping, Lost}:            Failed,
+		{Stopping, RenewRequested}:  Stopping,
+		{Stopping, DeleteRequested}: Deleting,
+
+		{Stopped, StartRequested}:   Starting,
+		{Stopped, RestartRequested}: Starting,
+		{Stopped, Used}:             Starting,
+		{Stopped, Lost}:             Failed,
+		{Stopped, Expired}:          Deleting,
+		{Stopped, RenewRequested}:   Stopped,
+		{Stopped, DeleteRequested}:  Deleting,
+
+		{Failed, StartRequested}:   Starting,
+		{Failed, RestartRequested}: Stopping,
+		{Failed, StopRequested}:    Stopping,
+		{Failed, Expired}:          Deleting,
+		{Failed, RenewRequested}:   Failed,
+		{Failed, DeleteRequested}:  Deleting,
 	}
 }
 
@@ -133,21 +189,22 @@ func settled(p Phase, e Event) bool {
 		return p == Running
 	case DeleteRequested:
 		return p == Deleting
-	case Prepared, Answered, PoweredOff, Crashed, GaveUp:
+	case RestartRequested, RenewRequested, Expired, IdlePaused, IdleStopped, Used,
+		Prepared, Answered, PoweredOff, Crashed, GaveUp, Lost:
 		return false
 	}
 	return false
 }
 
-// Next says what an event does to an instance in phase p. A request out of
-// place is Denied with a reason; an event of the machine that comes too late
-// is Ignored, because reports may cross requests on their way.
+// Next says what an event does to an instance in phase p. A caller's request
+// out of place is Denied with a *Denial; what policies ask for and what the
+// machine reports is then Ignored.
 func Next(p Phase, e Event) (Phase, Answer, error) {
 	if to, ok := transitions()[pair{p, e}]; ok {
 		return to, Accepted, nil
 	}
-	if !e.request() || settled(p, e) {
+	if e.Origin() != ByCaller || settled(p, e) {
 		return p, Ignored, nil
 	}
-	return p, Denied, fmt.Errorf("cannot %s an instance that is %s", e, p)
+	return p, Denied, &Denial{Event: e, Phase: p, Reason: reasonIn(p)}
 }

@@ -1,6 +1,7 @@
 package instance_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -12,26 +13,40 @@ import (
 // accepted is the whole table, written a second time on purpose: from → event
 // → to. A pair that is not here must not change the phase.
 var accepted = map[instance.Phase]map[instance.Event]instance.Phase{
-	instance.Provisioning: {instance.Prepared: instance.Starting, instance.GaveUp: instance.Failed, instance.DeleteRequested: instance.Deleting},
+	instance.Provisioning: {
+		instance.Prepared: instance.Starting, instance.GaveUp: instance.Failed, instance.DeleteRequested: instance.Deleting,
+		instance.Expired: instance.Deleting, instance.RenewRequested: instance.Provisioning,
+	},
 	instance.Starting: {
 		instance.Answered: instance.Running, instance.GaveUp: instance.Failed, instance.Crashed: instance.Failed,
 		instance.PoweredOff: instance.Failed, instance.StopRequested: instance.Stopping, instance.DeleteRequested: instance.Deleting,
+		instance.RestartRequested: instance.Stopping, instance.Expired: instance.Stopping, instance.RenewRequested: instance.Starting,
+		instance.Lost: instance.Failed,
 	},
 	instance.Running: {
 		instance.StopRequested: instance.Stopping, instance.PauseRequested: instance.Paused, instance.PoweredOff: instance.Stopped,
 		instance.Crashed: instance.Failed, instance.GaveUp: instance.Failed, instance.DeleteRequested: instance.Deleting,
+		instance.RestartRequested: instance.Stopping, instance.Expired: instance.Stopping, instance.RenewRequested: instance.Running,
+		instance.IdlePaused: instance.Paused, instance.IdleStopped: instance.Stopping, instance.Lost: instance.Failed,
 	},
 	instance.Paused: {
 		instance.ResumeRequested: instance.Running, instance.StopRequested: instance.Stopping, instance.Crashed: instance.Failed,
 		instance.PoweredOff: instance.Failed, instance.GaveUp: instance.Failed, instance.DeleteRequested: instance.Deleting,
+		instance.RestartRequested: instance.Stopping, instance.Expired: instance.Stopping, instance.RenewRequested: instance.Paused,
+		instance.Used: instance.Running, instance.Lost: instance.Failed,
 	},
 	instance.Stopping: {
 		instance.PoweredOff: instance.Stopped, instance.Crashed: instance.Stopped, instance.GaveUp: instance.Failed,
-		instance.DeleteRequested: instance.Deleting,
+		instance.DeleteRequested: instance.Deleting, instance.RenewRequested: instance.Stopping, instance.Lost: instance.Failed,
 	},
-	instance.Stopped: {instance.StartRequested: instance.Starting, instance.DeleteRequested: instance.Deleting},
+	instance.Stopped: {
+		instance.StartRequested: instance.Starting, instance.DeleteRequested: instance.Deleting,
+		instance.RestartRequested: instance.Starting, instance.Used: instance.Starting, instance.Expired: instance.Deleting,
+		instance.RenewRequested: instance.Stopped, instance.Lost: instance.Failed,
+	},
 	instance.Failed: {
 		instance.StartRequested: instance.Starting, instance.StopRequested: instance.Stopping, instance.DeleteRequested: instance.Deleting,
+		instance.RestartRequested: instance.Stopping, instance.Expired: instance.Deleting, instance.RenewRequested: instance.Failed,
 	},
 	instance.Deleting: {},
 }
@@ -48,7 +63,8 @@ var ignored = map[instance.Phase][]instance.Event{
 }
 
 var requests = []instance.Event{
-	instance.StartRequested, instance.StopRequested, instance.PauseRequested, instance.ResumeRequested, instance.DeleteRequested,
+	instance.StartRequested, instance.StopRequested, instance.RestartRequested, instance.PauseRequested, instance.ResumeRequested,
+	instance.RenewRequested, instance.DeleteRequested,
 }
 
 func TestNextForEveryPair(t *testing.T) {
@@ -66,7 +82,8 @@ func TestNextForEveryPair(t *testing.T) {
 					t.Errorf("Next(%s, %s) = %s, %s, %v; want it ignored", p, e, to, answer, err)
 				}
 			default:
-				if to != p || answer != instance.Denied || err == nil {
+				var denial *instance.Denial
+				if to != p || answer != instance.Denied || !errors.As(err, &denial) || denial.Reason == "" {
 					t.Errorf("Next(%s, %s) = %s, %s, %v; want it denied with a reason", p, e, to, answer, err)
 				}
 			}
@@ -85,7 +102,7 @@ func TestDeletingIsForEver(t *testing.T) {
 			if deleted && to != instance.Deleting {
 				t.Fatalf("%s after %s left deleting", to, e)
 			}
-			deleted = deleted || e == instance.DeleteRequested
+			deleted = deleted || to == instance.Deleting
 			p = to
 		}
 	})
@@ -115,6 +132,21 @@ func TestCheckName(t *testing.T) {
 	for _, bad := range []string{"", "a", "-a", "a-", "A1", "a_b", "1a", "a/b", "..", "a23456789-123456789-123456789-123456789-123456789-123456789-1234"} {
 		if err := instance.CheckName(bad); err == nil {
 			t.Errorf("CheckName(%q) was accepted", bad)
+		}
+	}
+}
+
+// TestTimeIsUp: from every phase, what follows an expiry ends in a removal.
+func TestTimeIsUp(t *testing.T) {
+	for _, p := range instance.Phases() {
+		to, answer, _ := instance.Next(p, instance.Expired)
+		switch {
+		case p == instance.Deleting || p == instance.Stopping: // on its way, and asked again when it is down
+			if answer != instance.Ignored {
+				t.Errorf("expired while %s: %s", p, answer)
+			}
+		case to != instance.Deleting && to != instance.Stopping:
+			t.Errorf("expired while %s: %s", p, to)
 		}
 	}
 }

@@ -44,21 +44,22 @@ func (f *fakeFleet) Get(ctx context.Context, ref string) (fleet.View, error) {
 	return sampleView(), nil
 }
 
-func (f *fakeFleet) List(ctx context.Context, filter fleet.Filter) ([]fleet.View, error) {
+func (f *fakeFleet) List(ctx context.Context, filter fleet.Filter) (fleet.Page, error) {
 	if f.ListFn != nil {
-		return f.ListFn(ctx, filter)
+		views, err := f.ListFn(ctx, filter)
+		return fleet.Page{Views: views, Total: len(views)}, err
 	}
-	return []fleet.View{sampleView()}, nil
+	return fleet.Page{Views: []fleet.View{sampleView()}, Total: 1}, nil
 }
 
-func (f *fakeFleet) Delete(ctx context.Context, ref string) (fleet.Operation, error) {
+func (f *fakeFleet) Delete(ctx context.Context, ref string, _ int64) (fleet.Operation, error) {
 	if f.DeleteFn != nil {
 		return f.DeleteFn(ctx, ref)
 	}
 	return sampleOperation(), nil
 }
 
-func (f *fakeFleet) Act(ctx context.Context, ref string, a fleet.Action) (fleet.Operation, error) {
+func (f *fakeFleet) Act(ctx context.Context, ref string, a fleet.Action, _ fleet.ActOptions) (fleet.Operation, error) {
 	if f.ActFn != nil {
 		return f.ActFn(ctx, ref, a)
 	}
@@ -72,11 +73,12 @@ func (f *fakeFleet) Operation(ctx context.Context, id string) (fleet.Operation, 
 	return sampleOperation(), nil
 }
 
-func (f *fakeFleet) Operations(ctx context.Context) ([]fleet.Operation, error) {
+func (f *fakeFleet) Operations(ctx context.Context, _ fleet.OperationFilter) (fleet.OperationPage, error) {
 	if f.OperationsFn != nil {
-		return f.OperationsFn(ctx)
+		ops, err := f.OperationsFn(ctx)
+		return fleet.OperationPage{Operations: ops}, err
 	}
-	return []fleet.Operation{sampleOperation()}, nil
+	return fleet.OperationPage{Operations: []fleet.Operation{sampleOperation()}}, nil
 }
 
 func (f *fakeFleet) Watch(ctx context.Context, id string) (<-chan fleet.Operation, error) {

@@ -29,11 +29,12 @@ func (a *api) ListInstances(w http.ResponseWriter, r *http.Request, params manag
 		a.fail(w, r, err)
 		return
 	}
-	views, err := a.Instances.List(r.Context(), filter)
+	all, err := a.Instances.List(r.Context(), filter)
 	if err != nil {
 		a.fail(w, r, err)
 		return
 	}
+	views := all.Views
 	slices.SortFunc(views, func(x, y fleet.View) int { return strings.Compare(string(x.ID), string(y.ID)) })
 	key := func(v fleet.View) string { return string(v.ID) }
 	start, _ := slices.BinarySearchFunc(views, after, func(v fleet.View, after string) int {
@@ -55,6 +56,7 @@ func filterOf(params managementv1.ListInstancesParams) (fleet.Filter, error) {
 	var (
 		filter fleet.Filter
 		bad    invalid
+		labels = map[string]string{}
 	)
 	if params.State != nil {
 		filter.Phase = instance.Phase(*params.State)
@@ -70,11 +72,9 @@ func filterOf(params managementv1.ListInstancesParams) (fleet.Filter, error) {
 				Message: fmt.Sprintf("%q is not of the form key=value", clip(l))})
 			continue
 		}
-		if filter.Labels == nil {
-			filter.Labels = map[string]string{}
-		}
-		filter.Labels[key] = value
+		labels[key] = value
 	}
+	filter.Selector = fleet.SelectLabels(labels)
 	return filter, bad.or(codeInvalidParameter)
 }
 
@@ -194,7 +194,7 @@ func (a *api) DeleteInstance(w http.ResponseWriter, r *http.Request, ref string)
 		a.fail(w, r, err)
 		return
 	}
-	op, err := a.Instances.Delete(r.Context(), ref)
+	op, err := a.Instances.Delete(r.Context(), ref, 0)
 	a.accepted(w, r, op, err)
 }
 
@@ -223,7 +223,7 @@ func (a *api) act(w http.ResponseWriter, r *http.Request, ref string, action fle
 		a.fail(w, r, err)
 		return
 	}
-	op, err := a.Instances.Act(r.Context(), ref, action)
+	op, err := a.Instances.Act(r.Context(), ref, action, fleet.ActOptions{})
 	a.accepted(w, r, op, err)
 }
 

@@ -106,7 +106,7 @@ func TestFilter(t *testing.T) {
 	if res.StatusCode != http.StatusOK || !strings.Contains(string(body), `"items":[]`) {
 		t.Fatalf("status %d: %s", res.StatusCode, body)
 	}
-	want := fleet.Filter{Phase: instance.Paused, Labels: map[string]string{"team": "blue", "a": "b=c"}}
+	want := fleet.Filter{Phase: instance.Paused, Selector: fleet.SelectLabels(map[string]string{"team": "blue", "a": "b=c"})}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -25,15 +25,15 @@ import (
 type Instances interface {
 	Create(ctx context.Context, req fleet.CreateRequest) (fleet.Operation, error)
 	Get(ctx context.Context, ref string) (fleet.View, error)
-	List(ctx context.Context, f fleet.Filter) ([]fleet.View, error)
-	Delete(ctx context.Context, ref string) (fleet.Operation, error)
-	Act(ctx context.Context, ref string, a fleet.Action) (fleet.Operation, error)
+	List(ctx context.Context, f fleet.Filter) (fleet.Page, error)
+	Delete(ctx context.Context, ref string, ifGeneration int64) (fleet.Operation, error)
+	Act(ctx context.Context, ref string, a fleet.Action, o fleet.ActOptions) (fleet.Operation, error)
 }
 
 // Operations knows the long requests.
 type Operations interface {
 	Operation(ctx context.Context, id string) (fleet.Operation, error)
-	Operations(ctx context.Context) ([]fleet.Operation, error)
+	Operations(ctx context.Context, f fleet.OperationFilter) (fleet.OperationPage, error)
 	// Watch sends the present state at once, then every change. The channel
 	// is closed after the final state or when ctx ends.
 	Watch(ctx context.Context, id string) (<-chan fleet.Operation, error)

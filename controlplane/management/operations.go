@@ -36,11 +36,12 @@ func (a *api) ListOperations(w http.ResponseWriter, r *http.Request, params mana
 		a.fail(w, r, err)
 		return
 	}
-	ops, err := a.Operations.Operations(r.Context())
+	all, err := a.Operations.Operations(r.Context(), fleet.OperationFilter{})
 	if err != nil {
 		a.fail(w, r, err)
 		return
 	}
+	ops := all.Operations
 	if before != "" {
 		ops = slices.DeleteFunc(ops, func(op fleet.Operation) bool { return op.ID >= before })
 	}

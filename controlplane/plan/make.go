@@ -63,7 +63,7 @@ func Make(in Input) (Plan, error) {
 		Boot:      bootConfig(in, users),
 		Workspace: Workspace{Path: l.Workspace.Path, User: l.Workspace.User},
 		Env:       env, Runners: slices.Clone(l.Runners),
-		Agent: agentOf(l), SetupTimeout: l.Readiness.SetupTimeout(),
+		Agent: agentOf(l), SetupTimeout: l.Readiness.SetupTimeout(), Idle: idleOf(l.Lifecycle),
 		Steps: []Step{StepImage, StepMachine, StepBoot, StepAgent},
 	}
 	if l.Runtime.Kind == loadouts.RuntimeHost {
@@ -72,6 +72,13 @@ func Make(in Input) (Plan, error) {
 		p.Boot.Users, p.Boot.Directories = nil, nil
 	}
 	return p, nil
+}
+
+func idleOf(l loadouts.Lifecycle) *Idle {
+	if l.Idle == nil {
+		return nil
+	}
+	return &Idle{Timeout: l.Idle.Timeout(), Action: IdleAction(l.Idle.Action), Wake: l.Idle.Wake}
 }
 
 // accounts gives every workload account of a machine an id, in the order in

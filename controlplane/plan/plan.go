@@ -37,6 +37,8 @@ type Plan struct {
 	// SetupTimeout bounds the time from the start of the machine to the first
 	// answer of its agent.
 	SetupTimeout time.Duration `json:"setup_timeout"`
+	// Idle is what happens when nobody uses the machine; nil: nothing.
+	Idle *Idle `json:"idle,omitempty"`
 	// Steps are what provisioning does, in order.
 	Steps []Step `json:"steps"`
 }
@@ -58,6 +60,23 @@ type Machine struct {
 	Memory   int64 `json:"memory"`    // bytes
 	DiskSize int64 `json:"disk_size"` // bytes; 0 keeps the image's
 }
+
+// Idle is what happens to a machine that nobody uses.
+type Idle struct {
+	Timeout time.Duration `json:"timeout"`
+	Action  IdleAction    `json:"action"`
+	// Wake brings the machine back when somebody wants to use it again.
+	Wake bool `json:"wake"`
+}
+
+// IdleAction is what is done to an idle machine.
+type IdleAction string
+
+// The actions.
+const (
+	IdlePause IdleAction = "pause" // memory is kept
+	IdleStop  IdleAction = "stop"  // the disk is kept
+)
 
 // Workspace is where runs work.
 type Workspace struct {

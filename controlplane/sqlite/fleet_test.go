@@ -25,7 +25,7 @@ func newRecord(t *testing.T, name string) supervise.Record {
 	}
 	now := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
 	return supervise.Record{
-		ID: id, Name: name, Phase: instance.Provisioning, Provider: "libvirt", Host: "here",
+		ID: id, Tenant: fleet.DefaultTenant, Name: name, Phase: instance.Provisioning, Provider: "libvirt", Host: "here",
 		Plan:   plan.Plan{Version: plan.Version, ID: id, Name: name, Image: "minimal", SetupTimeout: time.Minute},
 		Labels: map[string]string{"a": "b"}, CreatedAt: now, UpdatedAt: now, Generation: 1,
 	}
@@ -46,15 +46,16 @@ func TestInstancesComeBackAsTheyWere(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRecord(t, "one")
-	if err := db.Instances().Insert(t.Context(), r); err != nil {
+	if err := db.Fleet().Apply(t.Context(), &fleet.Change{Insert: &r}); err != nil {
 		t.Fatal(err)
 	}
 	r.Phase = instance.Failed
 	r.Handle = &vm.Handle{Driver: "libvirt", Version: 1, Data: []byte(`{"x":1}`)}
 	r.Fault = &instance.Fault{Blame: instance.Guest, Code: "c", Hint: "h", Console: "tail", Err: errors.New("why")}
 	r.Guest = &supervise.Guest{Kernel: "6.1", BootTime: 2 * time.Second, Marks: []supervise.Mark{{Name: "init", Since: time.Second}}}
-	r.Generation = 2
-	if err := db.Instances().Save(t.Context(), r); err != nil {
+	r.Generation, r.Reason, r.After, r.Resting, r.Restarts = 2, "idle", instance.StartRequested, true, 3
+	r.ExpiresAt = r.CreatedAt.Add(time.Hour)
+	if err := db.Fleet().Apply(t.Context(), &fleet.Change{Save: &r}); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.Close(); err != nil {
@@ -64,7 +65,7 @@ func TestInstancesComeBackAsTheyWere(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	all, err := db.Instances().Instances(t.Context())
+	all, err := db.Fleet().Instances(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,24 +80,29 @@ func TestNamesAreUniqueUntilRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	s := db.Instances()
+	s := db.Fleet()
 	first, second := newRecord(t, "same"), newRecord(t, "same")
-	if err := s.Insert(t.Context(), first); err != nil {
+	if err := s.Apply(t.Context(), &fleet.Change{Insert: &first}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Insert(t.Context(), second); !errors.Is(err, fleet.ErrNameTaken) {
+	other := newRecord(t, "same")
+	other.Tenant = "other"
+	if err := s.Apply(t.Context(), &fleet.Change{Insert: &other}); err != nil {
+		t.Fatalf("one of the same name of another tenant: %v", err)
+	}
+	if err := s.Apply(t.Context(), &fleet.Change{Insert: &second}); !errors.Is(err, fleet.ErrNameTaken) {
 		t.Fatalf("second insert: %v, want ErrNameTaken", err)
 	}
-	if err := s.Remove(t.Context(), first.ID); err != nil {
+	if err := s.Apply(t.Context(), &fleet.Change{Remove: &first}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Insert(t.Context(), second); err != nil {
+	if err := s.Apply(t.Context(), &fleet.Change{Insert: &second}); err != nil {
 		t.Error(err)
 	}
-	if err := s.Save(t.Context(), first); err != nil {
+	if err := s.Apply(t.Context(), &fleet.Change{Save: &first}); err != nil {
 		t.Fatal(err)
 	}
-	all, err := s.Instances(t.Context())
+	all, err := s.Instances(t.Context(), fleet.DefaultTenant)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,21 +118,26 @@ func TestOperationsComeBackAsTheyWere(t *testing.T) {
 	}
 	defer db.Close()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	op := fleet.Operation{ID: "018fc0a2-0000-7000-8000-000000000001", Kind: "instance.create", Name: "n", State: fleet.OperationPending, CreatedAt: now, UpdatedAt: now}
+	op := fleet.Operation{
+		ID: "018fc0a2-0000-7000-8000-000000000001", Tenant: fleet.DefaultTenant, Kind: "instance.create", Name: "n",
+		State: fleet.OperationPending, CreatedAt: now, UpdatedAt: now,
+	}
 	later := op
 	later.ID = "018fc0a2-0000-7000-8000-000000000002"
 	for _, o := range []fleet.Operation{op, later} {
-		if err := db.Operations().SaveOperation(t.Context(), o); err != nil {
+		if err := db.Fleet().Apply(t.Context(), &fleet.Change{Operation: &o}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	op.State, op.Phase, op.Percent, op.EndedAt = fleet.OperationFailed, "boot", 45, now.Add(time.Minute)
 	op.Fault = &instance.Fault{Blame: instance.Host, Code: "c", Err: errors.New("why")}
 	op.Warnings = []string{"w"}
-	if err := db.Operations().SaveOperation(t.Context(), op); err != nil {
+	op.Steps = []fleet.OperationStep{{Name: "boot", Mark: "failed", At: now, Cause: "why"}}
+	if err := db.Fleet().Apply(t.Context(), &fleet.Change{Operation: &op}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := db.Operations().Operations(t.Context())
+	page, err := db.Fleet().Operations(t.Context(), fleet.OperationFilter{})
+	got := page.Operations
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -93,8 +93,20 @@ func (db *DB) check(ctx context.Context) error {
 		}
 		return nil
 	}
+	return quickCheck(ctx, db.w)
+}
+
+// sound checks an open database again, unless it is too large for that.
+func (db *DB) sound(ctx context.Context) error {
+	if st, err := os.Stat(db.path); err != nil || st.Size() > checkedSize {
+		return err
+	}
+	return quickCheck(ctx, db.r)
+}
+
+func quickCheck(ctx context.Context, p *pool) error {
 	var verdict string
-	if err := db.w.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
+	if err := p.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
 		return fmt.Errorf("cannot check database: %w", err)
 	}
 	if verdict != "ok" {

@@ -61,7 +61,10 @@ func (s *Supervisor) begin(ctx context.Context, r *Request, next instance.Phase)
 	if r.Event != instance.PauseRequested && r.Event != instance.ResumeRequested {
 		// Pause and resume are acted on first: until the processor has
 		// stopped the truth is still the old phase.
-		err := s.save(ctx, func(rec *Record) { rec.Phase = next; rec.Fault = nil })
+		err := s.save(ctx, Note{Operation: r.ID}, func(rec *Record) error {
+			rec.Phase, rec.Reason, rec.Fault = next, r.Why, nil
+			return nil
+		})
 		if err != nil {
 			s.queue.busy = ""
 			r.end(ctx, err)
@@ -102,16 +105,13 @@ type journal struct {
 	r *Request
 }
 
-func (j journal) Mark(ctx context.Context, step converge.Step, mark converge.Mark, _ error) error {
+func (j journal) Mark(ctx context.Context, step converge.Step, mark converge.Mark, cause error) error {
 	j.s.log.DebugContext(ctx, "step", "step", step.Name, "mark", mark)
-	if mark == converge.Began || mark == converge.Did {
-		percent := step.Percent
-		if mark == converge.Began {
-			percent = 0 // the tracker never goes back
-		}
-		j.r.step(ctx, step.Name, percent)
+	percent := step.Percent
+	if mark != converge.Did && mark != converge.Skipped {
+		percent = 0 // the tracker never goes back
 	}
-	return nil
+	return j.r.mark(ctx, Step{Name: step.Name, Mark: string(mark), Percent: percent, Cause: cause})
 }
 
 // recoverMachine takes over a machine from an earlier process.
@@ -145,7 +145,9 @@ func (s *Supervisor) recoverMachine(ctx context.Context, _ *Request) (instance.E
 }
 
 func (s *Supervisor) stop(ctx context.Context, r *Request) (instance.Event, error) {
-	r.step(ctx, "power-off", 10)
+	if err := r.step(ctx, "power-off", 10); err != nil {
+		return instance.GaveUp, err
+	}
 	m, err := s.ensureMachine(ctx)
 	if err != nil || m == nil {
 		return instance.PoweredOff, err
@@ -157,7 +159,7 @@ func (s *Supervisor) stop(ctx context.Context, r *Request) (instance.Event, erro
 		s.orderly(ctx, m, link)
 	}
 	s.dropLink()
-	r.step(ctx, "cut", 80)
+	_ = r.step(ctx, "cut", 80)
 	if err := hardStop(ctx, m); err != nil {
 		return instance.GaveUp, fmt.Errorf("cannot stop the machine of %q: %w", s.Record().Name, err)
 	}
@@ -210,7 +212,7 @@ func (s *Supervisor) resume(ctx context.Context, _ *Request) (instance.Event, er
 }
 
 func (s *Supervisor) remove(ctx context.Context, r *Request) (instance.Event, error) {
-	r.step(ctx, "machine", 20)
+	_ = r.step(ctx, "machine", 20)
 	s.dropLink()
 	m, err := s.ensureMachine(ctx)
 	if err != nil {
@@ -222,8 +224,8 @@ func (s *Supervisor) remove(ctx context.Context, r *Request) (instance.Event, er
 		}
 		s.setMachine(nil)
 	}
-	r.step(ctx, "record", 90)
-	if err := s.cfg.Store.Remove(ctx, s.Record().ID); err != nil {
+	_ = r.step(ctx, "record", 90)
+	if err := s.cfg.Store.Remove(ctx, s.Record(), Note{Operation: r.ID}); err != nil {
 		return "", fmt.Errorf("cannot forget instance %q: %w", s.Record().Name, err)
 	}
 	return removedEvent, nil

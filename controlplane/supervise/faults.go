@@ -83,7 +83,7 @@ func stepFault(err error) error {
 		return err
 	}
 	if errors.Is(step.Err, context.Canceled) {
-		return &instance.Fault{Blame: instance.Caller, Code: "operation.canceled", Err: fmt.Errorf("cancelled during step %q", step.Step)}
+		return &instance.Fault{Blame: instance.Caller, Code: CodeCanceled, Err: fmt.Errorf("cancelled during step %q", step.Step)}
 	}
 	f := *instance.AsFault(step.Err)
 	f.Err = fmt.Errorf("step %q failed: %w", step.Step, f.Err)

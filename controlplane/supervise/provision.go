@@ -39,7 +39,7 @@ func (s *Supervisor) provision(ctx context.Context, r *Request) (instance.Event,
 	s.dropLink()
 	if fresh && ctx.Err() == nil {
 		// A create that failed leaves nothing, not even the name.
-		if rmErr := s.cfg.Store.Remove(context.WithoutCancel(ctx), rec.ID); rmErr != nil {
+		if rmErr := s.cfg.Store.Remove(context.WithoutCancel(ctx), s.Record(), Note{Operation: r.ID}); rmErr != nil {
 			return instance.GaveUp, errors.Join(err, rmErr)
 		}
 		return removedEvent, stepFault(err)
@@ -116,7 +116,11 @@ func (p *provisioning) machine(ctx context.Context) error {
 		return err
 	}
 	s.setMachine(m)
-	if err := s.save(ctx, func(r *Record) { r.Handle = &handle; r.Provider = handle.Driver }); err != nil {
+	err = s.save(ctx, Note{}, func(r *Record) error {
+		r.Handle, r.Provider = &handle, handle.Driver
+		return nil
+	})
+	if err != nil {
 		return err
 	}
 	return p.prepared(ctx)
@@ -124,10 +128,11 @@ func (p *provisioning) machine(ctx context.Context) error {
 
 // prepared stores that the files are there, before the machine starts.
 func (p *provisioning) prepared(ctx context.Context) error {
-	return p.s.save(ctx, func(r *Record) {
+	return p.s.save(ctx, Note{}, func(r *Record) error {
 		if to, answer, _ := instance.Next(r.Phase, instance.Prepared); answer == instance.Accepted {
 			r.Phase = to
 		}
+		return nil
 	})
 }
 
@@ -169,7 +174,10 @@ func (p *provisioning) agent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.save(ctx, func(r *Record) { r.Guest = guestOf(link.Hello(), s.cfg.Now(), s.cfg.Now().Sub(p.began)) })
+	return s.save(ctx, Note{}, func(r *Record) error {
+		r.Guest = guestOf(link.Hello(), s.cfg.Now(), s.cfg.Now().Sub(p.began))
+		return nil
+	})
 }
 
 // connect waits for the agent's first answer, for the machine's end or for

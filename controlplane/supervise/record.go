@@ -12,16 +12,31 @@ import (
 
 // Record is all that is stored of one instance.
 type Record struct {
-	ID    instance.ID
-	Name  string
-	Phase instance.Phase
-	Plan  plan.Plan
+	ID     instance.ID
+	Tenant string
+	Name   string
+	Phase  instance.Phase
+	// Reason says in one word why it is in its phase.
+	Reason string
+	// After is what follows the stop at work: instance.StartRequested or
+	// instance.DeleteRequested; empty: nothing.
+	After instance.Event
+	// Resting is true while it is paused or stopped because nobody used it.
+	Resting bool
+	// ExpiresAt is when it is stopped and removed; zero: never.
+	ExpiresAt time.Time
+	// Restarts counts the starts after the first.
+	Restarts int
+	Plan     plan.Plan
 	// Provider is the driver that has the machine.
 	Provider string
 	// Handle finds the machine again; nil before there is one.
 	Handle *vm.Handle
-	Fault  *instance.Fault
-	// Guest is what the agent said when it last answered for the first time.
+	// Fault is set while Phase is Failed, and while it is Stopped because the
+	// guest cut its own power.
+	Fault *instance.Fault
+	// Guest is what the agent said when it last answered for the first time;
+	// nil: it never has, so nothing in the machine is anybody's yet.
 	Guest     *Guest
 	Labels    map[string]string
 	CreatedAt time.Time
@@ -66,8 +81,19 @@ func (r Record) clone() Record {
 	return r
 }
 
-// Store keeps records. A phase is saved before it is acted on.
+// Note says why a record is stored, for the log of what happened.
+type Note struct {
+	// Operation is the id of the request it belongs to; may be empty.
+	Operation string
+	// Message is for people; may be empty.
+	Message string
+}
+
+// Store keeps records. A phase is saved before it is acted on. Both calls also
+// write to the log of what happened, in one step with the record.
 type Store interface {
-	Save(ctx context.Context, r Record) error
-	Remove(ctx context.Context, id instance.ID) error
+	// Save stores next, which was old until now.
+	Save(ctx context.Context, old, next Record, n Note) error
+	// Remove forgets a record. Idempotent.
+	Remove(ctx context.Context, r Record, n Note) error
 }

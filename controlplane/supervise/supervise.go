@@ -32,20 +32,6 @@ type Images interface {
 	Ensure(ctx context.Context, ref images.Ref) (store.Image, error)
 }
 
-// Tracker follows one request to its end. Implementations must be quick.
-type Tracker interface {
-	// Step says what is being done and how much of the whole is behind it.
-	Step(ctx context.Context, name string, percent int)
-	// End is called once; err is nil or an *instance.Fault in its chain.
-	End(ctx context.Context, err error)
-}
-
-// Request is something asked of one instance.
-type Request struct {
-	Event instance.Event
-	Track Tracker
-}
-
 // Config is what a supervisor works with.
 type Config struct {
 	Driver  vm.Driver
@@ -53,8 +39,6 @@ type Config struct {
 	Store   Store
 	Log     *slog.Logger
 	Version string
-	// Changed is told of every stored change. May be nil.
-	Changed func(Record)
 	// Removed is told that the instance is no more, before those who asked
 	// for it are. May be nil.
 	Removed func()
@@ -81,11 +65,19 @@ type Supervisor struct {
 	// wg counts the activity and the watcher; Run waits for them.
 	wg sync.WaitGroup
 
+	// saving is held while a change of the record is stored: one at a time.
+	saving sync.Mutex
+
 	mu      sync.Mutex
 	record  Record
 	machine vm.Instance
 	link    *agentlink.Link
 	changed chan struct{} // closed and replaced with every change
+	health  *instance.Fault
+	// users are those who use the machine now, lastUsed when the last began
+	// or ended.
+	users    int
+	lastUsed time.Time
 }
 
 type exited struct {
@@ -111,6 +103,7 @@ func New(cfg Config, r Record) *Supervisor {
 		results:  make(chan result, 1),
 		gone:     make(chan struct{}),
 		record:   r,
+		lastUsed: cfg.Now(),
 		changed:  make(chan struct{}),
 	}
 }
@@ -145,6 +138,14 @@ func (s *Supervisor) Record() Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.record.clone()
+}
+
+// Peek lets look at the present record without copying it. It must be quick
+// and keep nothing.
+func (s *Supervisor) Peek(look func(*Record)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	look(&s.record)
 }
 
 // Gone is closed when the supervisor has stopped.
@@ -240,7 +241,7 @@ func (s *Supervisor) finish(ctx context.Context, res result) bool {
 // apply moves the record by an event and stores it. cause becomes the fault
 // when the new phase is Failed.
 func (s *Supervisor) apply(ctx context.Context, e instance.Event, cause error) {
-	s.mutate(ctx, func(r *Record) {
+	s.note(ctx, Note{}, func(r *Record) {
 		to, answer, _ := instance.Next(r.Phase, e)
 		if answer != instance.Accepted {
 			return
@@ -249,37 +250,9 @@ func (s *Supervisor) apply(ctx context.Context, e instance.Event, cause error) {
 		r.Fault = nil
 		if to == instance.Failed {
 			r.Fault = instance.AsFault(cause)
+			r.Reason = r.Fault.Code
 		}
 	})
-}
-
-// mutate changes the record and stores it. A store that fails is logged: the
-// truth is then the machine's, and the next start-up reconciles.
-func (s *Supervisor) mutate(ctx context.Context, change func(*Record)) {
-	if err := s.save(ctx, change); err != nil {
-		s.log.ErrorContext(ctx, "cannot store the instance", "error", err)
-	}
-}
-
-func (s *Supervisor) save(ctx context.Context, change func(*Record)) error {
-	s.mu.Lock()
-	r := s.record.clone()
-	s.mu.Unlock()
-	change(&r)
-	r.UpdatedAt = s.cfg.Now()
-	r.Generation++
-	err := s.cfg.Store.Save(context.WithoutCancel(ctx), r)
-	s.mu.Lock()
-	s.record = r
-	s.notify()
-	s.mu.Unlock()
-	if s.cfg.Changed != nil {
-		s.cfg.Changed(r.clone())
-	}
-	if err != nil {
-		return fmt.Errorf("cannot store instance %q: %w", r.Name, err)
-	}
-	return nil
 }
 
 // notify wakes everyone who waits for a change; s.mu is held.
@@ -314,18 +287,6 @@ func (s *Supervisor) dropLink() {
 		if err := link.Close(); err != nil {
 			s.log.Debug("cannot close the agent link", "error", err)
 		}
-	}
-}
-
-func (r *Request) end(ctx context.Context, err error) {
-	if r.Track != nil {
-		r.Track.End(ctx, err)
-	}
-}
-
-func (r *Request) step(ctx context.Context, name string, percent int) {
-	if r.Track != nil {
-		r.Track.Step(ctx, name, percent)
 	}
 }
 

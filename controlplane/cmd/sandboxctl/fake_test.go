@@ -123,25 +123,16 @@ func (f *fakeServer) Get(_ context.Context, ref string) (fleet.View, error) {
 	return f.find(ref)
 }
 
-func (f *fakeServer) List(_ context.Context, filter fleet.Filter) ([]fleet.View, error) {
+func (f *fakeServer) List(_ context.Context, filter fleet.Filter) (fleet.Page, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var all []fleet.View
 	for _, v := range f.views {
-		if (filter.Phase == "" || v.Phase == filter.Phase) && matches(v.Labels, filter.Labels) {
+		if (filter.Phase == "" || v.Phase == filter.Phase) && filter.Selector.Matches(v.Labels) {
 			all = append(all, v)
 		}
 	}
-	return all, nil
-}
-
-func matches(have, want map[string]string) bool {
-	for k, v := range want {
-		if have[k] != v {
-			return false
-		}
-	}
-	return true
+	return fleet.Page{Views: all, Total: len(all)}, nil
 }
 
 func (f *fakeServer) change(ref, kind string, phase instance.Phase) (fleet.Operation, error) {
@@ -163,11 +154,11 @@ func (f *fakeServer) change(ref, kind string, phase instance.Phase) (fleet.Opera
 	return op, nil
 }
 
-func (f *fakeServer) Delete(_ context.Context, ref string) (fleet.Operation, error) {
+func (f *fakeServer) Delete(_ context.Context, ref string, _ int64) (fleet.Operation, error) {
 	return f.change(ref, "instance.delete", instance.Deleting)
 }
 
-func (f *fakeServer) Act(_ context.Context, ref string, a fleet.Action) (fleet.Operation, error) {
+func (f *fakeServer) Act(_ context.Context, ref string, a fleet.Action, _ fleet.ActOptions) (fleet.Operation, error) {
 	to := map[fleet.Action]instance.Phase{
 		fleet.ActionStart: instance.Running, fleet.ActionStop: instance.Stopped,
 		fleet.ActionPause: instance.Paused, fleet.ActionResume: instance.Running,
@@ -185,10 +176,10 @@ func (f *fakeServer) Operation(_ context.Context, id string) (fleet.Operation, e
 	return op, nil
 }
 
-func (f *fakeServer) Operations(context.Context) ([]fleet.Operation, error) {
+func (f *fakeServer) Operations(context.Context, fleet.OperationFilter) (fleet.OperationPage, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Collect(maps.Values(f.ops)), nil
+	return fleet.OperationPage{Operations: slices.Collect(maps.Values(f.ops))}, nil
 }
 
 // Watch ends the stream once in the middle, as a server does that restarts.

@@ -78,7 +78,7 @@ func open(ctx context.Context, c config, log *slog.Logger) (_ *daemon, err error
 		return nil, fmt.Errorf("cannot find the name of this host: %w", err)
 	}
 	d.fleet = fleet.New(fleet.Config{
-		Instances: d.db.Instances(), Operations: d.db.Operations(), Images: images,
+		Store: d.db.Fleet(), Keeper: d.db.Fleet(), Images: images,
 		Drivers: d.drivers, Default: providerLibvirt, Catalog: catalog.Lookup, Tasks: d.db,
 		Log: log, Version: version, Host: host, StateDir: c.StateDir, Now: time.Now,
 	})

@@ -1,0 +1,165 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
+)
+
+// The kinds of operations.
+const (
+	kindCreate  = "instance.create"
+	kindDelete  = "instance.delete"
+	kindStart   = "instance.start"
+	kindStop    = "instance.stop"
+	kindRestart = "instance.restart"
+	kindPause   = "instance.pause"
+	kindResume  = "instance.resume"
+)
+
+// Act asks for a change of an instance. What makes no sense in its phase
+// fails as an operation, with the reason.
+func (f *Fleet) Act(ctx context.Context, ref string, a Action, o ActOptions) (Operation, error) {
+	events := map[Action]struct {
+		kind  string
+		event instance.Event
+	}{
+		ActionStart:   {kindStart, instance.StartRequested},
+		ActionStop:    {kindStop, instance.StopRequested},
+		ActionRestart: {kindRestart, instance.RestartRequested},
+		ActionPause:   {kindPause, instance.PauseRequested},
+		ActionResume:  {kindResume, instance.ResumeRequested},
+	}
+	e, ok := events[a]
+	if !ok {
+		return Operation{}, &instance.Fault{
+			Blame: instance.Caller, Code: "action.unknown",
+			Err: fmt.Errorf("cannot %q an instance: want start, stop, restart, pause or resume", a),
+		}
+	}
+	s, err := f.find(ref)
+	if err != nil {
+		return Operation{}, err
+	}
+	return f.request(ctx, s, e.kind, &supervise.Request{Event: e.event, Force: o.Force})
+}
+
+// Delete removes an instance and everything of it. Work in progress on it is
+// cut short and undone first. With a generation other than 0 it must be that
+// of the instance.
+func (f *Fleet) Delete(ctx context.Context, ref string, ifGeneration int64) (Operation, error) {
+	s, err := f.find(ref)
+	if err != nil {
+		return Operation{}, err
+	}
+	if err := unchanged(s.Record(), ifGeneration); err != nil {
+		return Operation{}, err
+	}
+	return f.request(ctx, s, kindDelete, &supervise.Request{Event: instance.DeleteRequested})
+}
+
+func (f *Fleet) request(ctx context.Context, s *supervise.Supervisor, kind string, req *supervise.Request) (Operation, error) {
+	r := s.Record()
+	op, err := f.ops.draft(ctx, kind, r.Tenant, r.ID, r.Name)
+	if err != nil {
+		return Operation{}, err
+	}
+	if err := f.ops.open(ctx, op); err != nil {
+		return Operation{}, err
+	}
+	t := tracker{f.ops, op.ID}
+	req.ID, req.Track, req.Why = op.ID, t, "request"
+	if err := s.Submit(ctx, req); err != nil {
+		t.End(ctx, err)
+		return Operation{}, err
+	}
+	return op, nil
+}
+
+// unchanged checks the generation a caller has seen; 0 is any.
+func unchanged(r supervise.Record, ifGeneration int64) error {
+	if ifGeneration == 0 || ifGeneration == r.Generation {
+		return nil
+	}
+	return &instance.Fault{
+		Blame: instance.Caller, Code: "instance.changed", Hint: "look at it again, then decide anew",
+		Err: fmt.Errorf("instance %q has changed: its generation is %d, not %d", r.Name, r.Generation, ifGeneration),
+	}
+}
+
+// maxTTL bounds how far away an end may be.
+const maxTTL = 10 * 366 * 24 * time.Hour
+
+// Renew moves the end of an instance to ttl from now; 0 takes its end away.
+func (f *Fleet) Renew(ctx context.Context, ref string, ttl time.Duration) (View, error) {
+	if ttl < 0 || ttl > maxTTL {
+		return View{}, &instance.Fault{
+			Blame: instance.Caller, Code: "instance.ttl", Err: fmt.Errorf("ttl %v: want 0 to %v", ttl, maxTTL),
+		}
+	}
+	s, err := f.find(ref)
+	if err != nil {
+		return View{}, err
+	}
+	r, err := s.Update(ctx, supervise.Note{}, func(r *supervise.Record) error {
+		if _, _, err := instance.Next(r.Phase, instance.RenewRequested); err != nil {
+			return &instance.Fault{Blame: instance.Caller, Code: "instance.state", Err: err}
+		}
+		r.ExpiresAt = f.expiry(ttl)
+		return nil
+	})
+	if err != nil {
+		return View{}, err
+	}
+	return f.view(s, r), nil
+}
+
+// expiry is the end of what lives for ttl from now.
+func (f *Fleet) expiry(ttl time.Duration) time.Time {
+	if ttl == 0 {
+		return time.Time{}
+	}
+	return f.cfg.Now().Add(ttl).UTC().Truncate(time.Millisecond)
+}
+
+// SetLabels replaces the labels of an instance. With a generation other than 0
+// it must be that of the instance.
+func (f *Fleet) SetLabels(ctx context.Context, ref string, labels map[string]string, ifGeneration int64) (View, error) {
+	s, err := f.find(ref)
+	if err != nil {
+		return View{}, err
+	}
+	r, err := s.Update(ctx, supervise.Note{}, func(r *supervise.Record) error {
+		if err := unchanged(*r, ifGeneration); err != nil {
+			return err
+		}
+		r.Labels = labels
+		return nil
+	})
+	if err != nil {
+		return View{}, err
+	}
+	return f.view(s, r), nil
+}
+
+// CancelOperation asks for the end of an operation that goes on. A create or a
+// start is undone; its operation ends when that is done.
+func (f *Fleet) CancelOperation(ctx context.Context, id string) (Operation, error) {
+	op, err := f.Operation(ctx, id)
+	if err != nil {
+		return Operation{}, err
+	}
+	if op.State.Done() {
+		return Operation{}, &instance.Fault{
+			Blame: instance.Caller, Code: "operation.ended",
+			Err: fmt.Errorf("cannot cancel operation %q: it has %s", id, op.State),
+		}
+	}
+	return Operation{}, &instance.Fault{
+		Blame: instance.Caller, Code: "operation.not_cancelable",
+		Err: fmt.Errorf("cannot cancel operation %q: %s cannot be undone", id, op.Kind),
+	}
+}

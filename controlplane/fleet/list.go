@@ -1,0 +1,55 @@
+package fleet
+
+import (
+	"context"
+	"slices"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
+)
+
+// Get returns one instance by id or name.
+func (f *Fleet) Get(_ context.Context, ref string) (View, error) {
+	s, err := f.find(ref)
+	if err != nil {
+		return View{}, err
+	}
+	return f.view(s, s.Record()), nil
+}
+
+// List returns one page of the instances that match, ordered by id, which is
+// the order of creation.
+func (f *Fleet) List(_ context.Context, filter Filter) (Page, error) {
+	filter.Tenant = tenantOr(filter.Tenant)
+	f.mu.Lock()
+	order := slices.Clone(f.order)
+	all := make([]*supervise.Supervisor, 0, len(order))
+	for _, id := range order {
+		all = append(all, f.byID[id])
+	}
+	f.mu.Unlock()
+	var page Page
+	for _, s := range all {
+		matches, id := false, instance.ID("")
+		s.Peek(func(r *supervise.Record) { matches, id = filter.matches(r), r.ID })
+		if !matches {
+			continue
+		}
+		page.Total++
+		if id <= filter.After {
+			continue
+		}
+		if filter.Limit > 0 && len(page.Views) == filter.Limit {
+			if page.Next == "" {
+				page.Next = page.Views[filter.Limit-1].ID
+			}
+			continue
+		}
+		page.Views = append(page.Views, f.view(s, s.Record()))
+	}
+	return page, nil
+}
+
+func (f Filter) matches(r *supervise.Record) bool {
+	return r.Tenant == f.Tenant && (f.Phase == "" || r.Phase == f.Phase) && f.Selector.Matches(r.Labels)
+}
