@@ -19,7 +19,6 @@ func hitlExtension() extension {
 	return extension{
 		URI:         extensions.HITLPrompt,
 		Description: "Prompts of running commands, shown on input-required tasks and answered by a message to the task.",
-		Params:      struct{}{},
 	}
 }
 
@@ -97,11 +96,12 @@ func (c *call) explainReply(ctx context.Context, err error) *fault {
 const (
 	codeNotCurrent      = "hitl_already_answered_or_unknown"
 	codeResponseInvalid = "hitl_response_invalid"
+	reasonNotCurrent    = "HITL_ALREADY_ANSWERED_OR_UNKNOWN"
 )
 
 func errPromptNotCurrent() *fault {
 	return &fault{
-		rpc: -32010, http: http.StatusConflict, status: "ABORTED", reason: "HITL_ALREADY_ANSWERED_OR_UNKNOWN", domain: domainOwn,
+		rpc: -32010, http: http.StatusConflict, status: "ABORTED", reason: reasonNotCurrent, domain: domainOwn,
 		message: codeNotCurrent + ": the prompt is unknown, has been answered or is past; the task's status says what it asks now",
 		meta:    map[string]string{"code": codeNotCurrent},
 	}

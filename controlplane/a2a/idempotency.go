@@ -75,9 +75,11 @@ type flights struct {
 type flight struct {
 	key    idempotency.Key
 	hash   string
-	taskID string        // of the task, if one is made
-	made   chan struct{} // closed when the task has been made
-	done   chan struct{} // closed when the answer is known, or will not be
+	taskID string // of the task, if one is made
+	// earlier: the message was reserved before, and not answered.
+	earlier bool
+	made    chan struct{} // closed when the task has been made
+	done    chan struct{} // closed when the answer is known, or will not be
 }
 
 // join returns the flight of the message, and whether the caller is its pilot,
@@ -160,6 +162,7 @@ func (c *call) board(ctx context.Context, raw json.RawMessage, stream bool) (*fl
 	case got.Hash != own.hash:
 		f = errOtherPayload(own.key.MessageID, got.Hash, own.hash)
 	default:
+		own.earlier = got.TaskID != own.taskID
 		own.taskID = got.TaskID
 		return own, got, nil
 	}
@@ -197,7 +200,7 @@ func (c *call) sendRaw(ctx context.Context, raw json.RawMessage) (any, *fault) {
 		c.replayed()
 		return v, f
 	}
-	id, f := c.taskOf(ctx, known)
+	id, f := c.madeBy(ctx, fl, known, raw)
 	switch {
 	case f != nil:
 		return nil, f
@@ -209,6 +212,7 @@ func (c *call) sendRaw(ctx context.Context, raw json.RawMessage) (any, *fault) {
 	}
 	c.flight = fl
 	v, f := run()
+	f = c.unsettled(ctx, fl, raw, f)
 	c.keep(ctx, fl, v, f)
 	return v, f
 }
@@ -240,7 +244,7 @@ func (c *call) streamRaw(ctx context.Context, raw json.RawMessage) (*feed, *faul
 		c.replayed()
 		return a.Opening.feed(c), nil
 	}
-	id, f := c.taskOf(ctx, known)
+	id, f := c.madeBy(ctx, fl, known, raw)
 	switch {
 	case f != nil:
 		return nil, f
@@ -250,7 +254,7 @@ func (c *call) streamRaw(ctx context.Context, raw json.RawMessage) (*feed, *faul
 	}
 	c.flight = fl
 	feed, f := run()
-	if f != nil {
+	if f = c.unsettled(ctx, fl, raw, f); f != nil {
 		c.keep(ctx, fl, nil, f)
 		return nil, f
 	}
