@@ -56,6 +56,9 @@ finds server and token by itself.`,
 			if err := c.complete(); err != nil {
 				return err
 			}
+			if err := c.checkGiven(cmd.Flags().Changed); err != nil {
+				return err
+			}
 			return serve(cmd.Context(), c, cmd.OutOrStdout(), newLogger(c, os.Stderr))
 		},
 	}
