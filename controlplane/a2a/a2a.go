@@ -88,6 +88,8 @@ type Caller struct {
 	AllTasks bool
 	// SeesHost lets the caller learn which host a machine runs on.
 	SeesHost bool
+	// CardsOnly lets the caller look at cards and do nothing else.
+	CardsOnly bool
 }
 
 // Config says what the surface works with. The first five are required.
@@ -109,7 +111,7 @@ type Config struct {
 	Reservations Reservations
 	Now          func() time.Time
 	Log          *slog.Logger
-	// Provider is the organization shown on cards; empty shows none.
+	// Provider is the organization shown on cards; a part missing shows none.
 	Provider Provider
 	// PublicCards says that cards need no token, which shared caches may know.
 	PublicCards bool
@@ -248,6 +250,9 @@ func (s *surface) begin(w http.ResponseWriter, r *http.Request) (*call, *fault) 
 	c.extensions = requestedExtensions(r, supported)
 	if len(c.extensions) > 0 {
 		w.Header().Set(headerExtensions, strings.Join(c.extensions, ", "))
+	}
+	if c.caller.CardsOnly {
+		return nil, errForbidden()
 	}
 	if c.version, f = negotiateVersion(r); f != nil {
 		return nil, f

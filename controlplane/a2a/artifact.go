@@ -21,6 +21,10 @@ func (s *surface) artifact(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx := r.Context()
 	c := &call{surface: s, agent: agent, caller: s.cfg.Caller(ctx)}
+	if c.caller.CardsOnly {
+		s.refuse(w, r, errForbidden())
+		return
+	}
 	id, name := mux.Vars(r)["task"], mux.Vars(r)["artifact"]
 	if _, f := c.find(ctx, id, task.View{Inline: -1}); f != nil {
 		s.refuse(w, r, f)

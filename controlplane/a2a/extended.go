@@ -49,3 +49,10 @@ func errUnauthenticated() *fault {
 		reason: "UNAUTHENTICATED", domain: domainOwn, message: "the extended card is shown to authenticated callers only",
 	}
 }
+
+func errForbidden() *fault {
+	return &fault{
+		rpc: rpcInvalid, http: http.StatusForbidden, rpcHTTP: http.StatusForbidden, status: "PERMISSION_DENIED",
+		reason: "PERMISSION_DENIED", domain: domainOwn, message: "the token may look at cards only: what it is used for needs the scope agents:invoke",
+	}
+}

@@ -51,6 +51,7 @@ func newPushConfig(h push.Hook) pushConfig {
 type pushRequest struct {
 	taskID       string
 	registration push.Registration
+	path         string // where in the request the registration stood
 }
 
 // pushConfig reads a TaskPushNotificationConfig. What is not decided here is
@@ -128,7 +129,7 @@ func (c *call) createPush(ctx context.Context, r pushRequest) (push.Hook, *fault
 		return push.Hook{}, f
 	}
 	h, err := c.cfg.Push.Create(ctx, r.taskID, r.registration, push.FromNow)
-	return h, c.explainPush(ctx, "", err)
+	return h, c.explainPush(ctx, r.path, err)
 }
 
 // getPush is GetTaskPushNotificationConfig.

@@ -57,7 +57,7 @@ func (o object) pushConfig03(b binding) pushRequest {
 	if r.ID == "" {
 		r.ID = id
 	}
-	return pushRequest{taskID: taskID, registration: r}
+	return pushRequest{taskID: taskID, registration: r, path: o.path}
 }
 
 // hook03 reads a PushNotificationConfig.

@@ -23,6 +23,9 @@ const (
 	ScopeFleetWrite  Scope = "fleet:write"
 	ScopeInvoke      Scope = "agents:invoke"
 	ScopeMetricsRead Scope = "metrics:read"
+	// ScopeReadHost shows which host a machine runs on, where the operator
+	// discloses it at all (runtime/v1, section 8.2).
+	ScopeReadHost Scope = "fleet:read-host"
 )
 
 // DefaultTenant owns what nobody else owns.

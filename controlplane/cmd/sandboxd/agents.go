@@ -30,8 +30,10 @@ func agentsHandler(ctx context.Context, d *daemon, url string) http.Handler {
 		Instances: agents{fleet: d.fleet}, Tasks: d.engine, Store: d.db,
 		Caller: func(ctx context.Context) a2a.Caller {
 			p, _ := auth.FromContext(ctx)
-			admin := p.Has(auth.ScopeAdmin)
-			return a2a.Caller{Name: p.Name, AllTasks: admin, SeesHost: d.cfg.DiscloseHost && admin}
+			return a2a.Caller{
+				Name: p.Name, AllTasks: p.Has(auth.ScopeAdmin), CardsOnly: !p.Has(auth.ScopeInvoke),
+				SeesHost: d.cfg.DiscloseHost && p.Has(auth.ScopeReadHost),
+			}
 		},
 		PublicURL: url, Log: d.log, Signer: d.keys.Signer(strings.TrimRight(url, "/") + keySetPath),
 		Reservations: d.db.Idempotency(),
