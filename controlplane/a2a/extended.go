@@ -53,6 +53,6 @@ func errUnauthenticated() *fault {
 func errForbidden() *fault {
 	return &fault{
 		rpc: rpcInvalid, http: http.StatusForbidden, rpcHTTP: http.StatusForbidden, status: "PERMISSION_DENIED",
-		reason: "PERMISSION_DENIED", domain: domainOwn, message: "the token may look at cards only: what it is used for needs the scope agents:invoke",
+		reason: "PERMISSION_DENIED", domain: domainOwn, message: "this needs a token with the scope agents:invoke",
 	}
 }

@@ -73,7 +73,7 @@ finds server and token by itself.`,
 	f.StringVar(&c.Accel, "accelerator", "auto", "auto (KVM where it is proven), kvm (insist) or tcg (emulate)")
 	f.StringVar(&c.AgentPath, "agent", "", "`path` of sandbox-agent for the host provider (default: beside this program)")
 	f.BoolVar(&c.HostKind, "enable-host-provider", false, "offer runtime kind \"host\": agents run on this host with full access to it")
-	f.BoolVar(&c.DiscloseHost, "disclose-host", false, "publish this host's name as runtime.host in tasks")
+	f.BoolVar(&c.DiscloseHost, "disclose-host", false, "show this host's name as runtime.host in tasks, to tokens with scope fleet:read-host")
 	c.Push.flags(cmd)
 	c.Surface.flags(f)
 	f.BoolVar(&c.StopMachines, "stop-machines", false, "stop all machines in order when the daemon ends")
