@@ -10,7 +10,10 @@ import (
 	"time"
 )
 
-// card is an AgentCard of A2A 1.0. No list is ever null.
+// card is an AgentCard of A2A 1.0. No list is ever null, and nothing that is
+// signed is empty: the protocol's canonical form keeps an empty value where the
+// member is required or was set, the SDKs for JavaScript and Python leave every
+// empty one out, and a signature must verify with both.
 //
 // It has no securityRequirements: the form of the protocol's definition,
 // {"schemes":{"bearer":{"list":[]}}}, makes a2a-go v2.4.0 refuse the whole
@@ -67,12 +70,12 @@ func newCard(a Agent, base string, provider Provider) card {
 	if c.Version == "" {
 		c.Version = "1.0.0"
 	}
-	if provider.Organization != "" {
+	if provider.Organization != "" && provider.URL != "" {
 		c.Provider = &provider
 	}
 	for _, s := range a.Skills {
-		if s.Tags == nil {
-			s.Tags = []string{}
+		if len(s.Tags) == 0 {
+			s.Tags = []string{s.ID} // as loadouts have it
 		}
 		c.Skills = append(c.Skills, s)
 	}

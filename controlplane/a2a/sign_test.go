@@ -2,6 +2,7 @@ package a2a_test
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -96,4 +97,54 @@ func resultOf(t *testing.T, a answer) []byte {
 		t.Fatalf("answer is %s", a.body)
 	}
 	return bytes.TrimSuffix(bytes.TrimSpace(a.body[i+len(`"result":`):]), []byte("}"))
+}
+
+// TestCardsHaveNothingEmpty: the canonical form of the specification and that
+// of the SDKs, which leave out all that is empty, are the same bytes.
+func TestCardsHaveNothingEmpty(t *testing.T) {
+	r, keys := signingRig(t, t.TempDir())
+	set, err := keys.Set()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{
+		idA + "/.well-known/agent-card.json", idB + "/.well-known/agent-card.json", idHost + "/.well-known/agent-card.json",
+		idA + "/extendedAgentCard",
+	} {
+		a := r.do(get, "/agents/"+path, "", good)
+		if _, err := signing.Verify(a.body, set); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		for _, where := range empties("", a.json) {
+			t.Errorf("%s: %s is empty in %s", path, where, a.body)
+		}
+	}
+}
+
+// empties lists the members and elements of a JSON value that are null or
+// hold nothing.
+func empties(at string, v any) (all []string) {
+	switch v := v.(type) {
+	case nil:
+		return []string{at}
+	case string:
+		if v == "" {
+			return []string{at}
+		}
+	case []any:
+		if len(v) == 0 {
+			return []string{at}
+		}
+		for i, e := range v {
+			all = append(all, empties(fmt.Sprintf("%s[%d]", at, i), e)...)
+		}
+	case map[string]any:
+		if len(v) == 0 {
+			return []string{at}
+		}
+		for k, e := range v {
+			all = append(all, empties(at+"."+k, e)...)
+		}
+	}
+	return all
 }
