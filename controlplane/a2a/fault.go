@@ -240,6 +240,9 @@ func (s *surface) refuse(w http.ResponseWriter, r *http.Request, f *fault) {
 	body := map[string]any{"error": map[string]any{
 		"code": f.http, "status": f.status, "message": f.message, "details": f.details(),
 	}}
+	if path03(r.URL.Path) {
+		f.addOld(body)
+	}
 	f.retry(w)
 	s.answer(w, r, responseType(r), f.http, body)
 }

@@ -25,6 +25,32 @@ const (
 	httpJSON
 )
 
+// addOld adds to an error of HTTP+JSON what clients of 0.3 look for. Its
+// specification left the form open: the SDK for Go reads that of 1.0, the one
+// for JavaScript the code of JSON-RPC, the one for Python the type.
+func (f *fault) addOld(body map[string]any) {
+	body["code"], body["message"], body["type"] = f.rpc, f.message, f.oldType()
+}
+
+func (f *fault) oldType() string {
+	if f.domain != "" {
+		switch f.rpc {
+		case rpcInvalidParams:
+			return "InvalidParamsError"
+		case rpcInternal:
+			return "InternalError"
+		}
+		return "InvalidRequestError"
+	}
+	var b strings.Builder
+	for word := range strings.SplitSeq(f.reason, "_") {
+		if word != "" {
+			b.WriteString(word[:1] + strings.ToLower(word[1:]))
+		}
+	}
+	return b.String() + "Error"
+}
+
 // Keys that translations to 0.3 use: its data parts hold objects only, so other
 // values are wrapped and marked, as the SDKs do it.
 const (

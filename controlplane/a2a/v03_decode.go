@@ -22,6 +22,8 @@ func decodeSend03(raw json.RawMessage) (sendRequest, *fault) {
 	req := sendRequest{history: -1, metadata: o.metadata()}
 	if raw, ok := o.get("message"); ok {
 		req.message = d.message03(raw)
+	} else if raw, ok := o.get("request"); ok { // its name in the proto file, which ProtoJSON takes as well
+		req.message = d.message03(raw)
 	} else {
 		d.fail("message", "is required")
 	}
