@@ -251,8 +251,11 @@ func (c *checker) timeout() int {
 	if !ok {
 		return defaultTimeout
 	}
-	n, err := strconv.Atoi(string(raw))
-	if err != nil {
+	// Metadata is a Struct of protocol buffers, whose numbers are all doubles:
+	// the SDK for Python writes 300 as 300.0.
+	text, fraction, _ := strings.Cut(string(raw), ".")
+	n, err := strconv.Atoi(text)
+	if err != nil || strings.Trim(fraction, "0") != "" {
 		c.fail("timeout_seconds", "must be an integer")
 		return 0
 	}
