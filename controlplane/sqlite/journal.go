@@ -49,9 +49,9 @@ func (db *DB) Create(ctx context.Context, n task.New) (rec task.Record, err erro
 		}
 		r := n.Run
 		_, err := tx.ExecContext(ctx, `INSERT INTO runs
-			(task_id, run_id, instance_id, runner, spec, stdin, stdout_artifact, stderr_artifact)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-			n.ID, r.RunID, string(n.InstanceID), r.Runner, notNil(r.Spec), r.Stdin,
+			(task_id, run_id, instance_id, runner, spec, script, stdin, stdout_artifact, stderr_artifact)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			n.ID, r.RunID, string(n.InstanceID), r.Runner, notNil(r.Spec), nullText(r.Script), r.Stdin,
 			r.Artifacts[task.Stdout], r.Artifacts[task.Stderr])
 		return err
 	})
@@ -109,6 +109,9 @@ func moveTask(ctx context.Context, tx *sql.Tx, id string, t task.Transition) (ta
 		if _, err := tx.ExecContext(ctx, `UPDATE runs SET dispatched = 1, boot = ? WHERE task_id = ?`, t.Boot, id); err != nil {
 			return rec, err
 		}
+	}
+	if err := putScript(ctx, tx, id, t); err != nil {
+		return rec, err
 	}
 	if err := closePrompt(ctx, tx, id); err != nil {
 		return rec, err
@@ -236,7 +239,12 @@ func putChunks(ctx context.Context, tx *sql.Tx, id string, seq uint64, chunks []
 	defer func() { err = errors.Join(err, put.Close()) }()
 	for _, c := range chunks {
 		seq++
-		if _, err := put.ExecContext(ctx, id, seq, kindChunk, c.ArtifactID, c.Offset, notNil(c.Data)); err != nil {
+		if c.Form != nil {
+			err = putPart(ctx, tx, id, seq, c)
+		} else {
+			_, err = put.ExecContext(ctx, id, seq, kindChunk, c.ArtifactID, c.Offset, notNil(c.Data))
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -268,6 +276,13 @@ func grow(ctx context.Context, tx *sql.Tx, id, artifact string, start, end uint6
 }
 
 func putEnd(ctx context.Context, tx *sql.Tx, id string, seq uint64, c task.Chunk) error {
+	if err := closeArtifact(ctx, tx, id, c); err != nil {
+		return err
+	}
+	return putEvent(ctx, tx, id, seq, kindEnd, c.ArtifactID, c.Size, nil)
+}
+
+func closeArtifact(ctx context.Context, tx *sql.Tx, id string, c task.Chunk) error {
 	res, err := tx.ExecContext(ctx, `UPDATE artifacts SET sha256 = ?
 		WHERE task_id = ? AND artifact_id = ? AND size = ? AND sha256 IS NULL`,
 		c.SHA256, id, c.ArtifactID, c.Size)
@@ -279,7 +294,7 @@ func putEnd(ctx context.Context, tx *sql.Tx, id string, seq uint64, c task.Chunk
 	} else if n != 1 {
 		return fmt.Errorf("%w: artifact %q is not %d bytes long", task.ErrConflict, c.ArtifactID, c.Size)
 	}
-	return putEvent(ctx, tx, id, seq, kindEnd, c.ArtifactID, c.Size, nil)
+	return nil
 }
 
 const insertEvent = `INSERT INTO task_events (task_id, seq, kind, artifact_id, start, body) VALUES (?, ?, ?, ?, ?, ?)`

@@ -65,31 +65,33 @@ func (db *DB) List(ctx context.Context, f task.Filter, v task.View) (page task.P
 	return page, nil
 }
 
-// builder joins chunks of one kind into one part each.
+// builder joins chunks of one kind into one part each. What has a form is a
+// part of its own.
 type builder struct {
 	size int
 	runs []run
 }
 
 type run struct {
+	form *task.Form
 	text bool
 	data []byte
 }
 
-func (b *builder) add(data []byte) {
-	b.size += len(data)
-	text := utf8.Valid(data)
-	if n := len(b.runs); n > 0 && b.runs[n-1].text == text {
-		b.runs[n-1].data = append(b.runs[n-1].data, data...)
+func (b *builder) add(c task.Chunk) {
+	b.size += len(c.Data)
+	text := utf8.Valid(c.Data)
+	if n := len(b.runs); n > 0 && c.Form == nil && b.runs[n-1].form == nil && b.runs[n-1].text == text {
+		b.runs[n-1].data = append(b.runs[n-1].data, c.Data...)
 		return
 	}
-	b.runs = append(b.runs, run{text: text, data: append([]byte(nil), data...)})
+	b.runs = append(b.runs, run{form: c.Form, text: text, data: append([]byte(nil), c.Data...)})
 }
 
 func (b *builder) parts() []task.Part {
 	parts := make([]task.Part, 0, len(b.runs))
 	for _, r := range b.runs {
-		parts = append(parts, task.Chunk{Data: r.data}.Part())
+		parts = append(parts, task.Chunk{Data: r.data, Form: r.form}.Part())
 	}
 	return parts
 }

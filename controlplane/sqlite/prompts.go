@@ -82,16 +82,7 @@ func (db *DB) Answered(ctx context.Context, ref prompt.Ref, t task.Transition, t
 		if err := changePrompt(ctx, tx, ref, prompt.Claimed, prompt.Answered); err != nil {
 			return err
 		}
-		for _, m := range turns {
-			body, err := json.Marshal(m)
-			if err != nil {
-				return err
-			}
-			if _, err := tx.ExecContext(ctx, `INSERT INTO task_messages (task_id, n, body)
-				SELECT ?1, coalesce(max(n), 0) + 1, ?2 FROM task_messages WHERE task_id = ?1`, ref.TaskID, string(body)); err != nil {
-				return err
-			}
-		}
+		t.Turns = turns
 		rec, err = moveTask(ctx, tx, ref.TaskID, t)
 		return err
 	})

@@ -127,17 +127,22 @@ func inline(ctx context.Context, tx *sql.Tx, id, artifact string, size uint64, s
 	var last uint64
 	err = each(ctx, tx, func(rows *sql.Rows) error {
 		var seq uint64
-		var data []byte
-		if err := rows.Scan(&seq, &data); err != nil {
+		var part string
+		var c task.Chunk
+		if err := rows.Scan(&seq, &c.Data, &part); err != nil {
 			return err
 		}
-		if b.size > 0 && b.size+len(data) > limit {
+		if b.size > 0 && b.size+len(c.Data) > limit {
 			return errEnough
 		}
-		b.add(data)
+		if err := readPart(&c, part); err != nil {
+			return err
+		}
+		b.add(c)
 		last = seq
 		return nil
-	}, `SELECT seq, body FROM task_events WHERE task_id = ? AND artifact_id = ? AND kind = 'chunk' ORDER BY start`,
+	}, `SELECT seq, body, coalesce(part, '') FROM task_events
+		WHERE task_id = ? AND artifact_id = ? AND kind = 'chunk' ORDER BY start`,
 		id, artifact)
 	if err != nil && !errors.Is(err, errEnough) {
 		return a, nil, err
@@ -177,7 +182,8 @@ func (db *DB) Events(ctx context.Context, id string, after uint64) (events []tas
 			size += n
 			events = append(events, e)
 			return nil
-		}, `SELECT e.seq, e.kind, coalesce(e.artifact_id, ''), coalesce(e.start, 0), e.body, coalesce(a.sha256, '')
+		}, `SELECT e.seq, e.kind, coalesce(e.artifact_id, ''), coalesce(e.start, 0), e.body, coalesce(a.sha256, ''),
+			coalesce(e.part, '')
 			FROM task_events e LEFT JOIN artifacts a ON e.kind = 'end' AND a.task_id = e.task_id AND a.artifact_id = e.artifact_id
 			WHERE e.task_id = ? AND e.seq > ? ORDER BY e.seq LIMIT ?`, id, after, eventsPerRead)
 	})
@@ -188,10 +194,10 @@ func (db *DB) Events(ctx context.Context, id string, after uint64) (events []tas
 }
 
 func scanEvent(rows *sql.Rows) (e task.Event, size int, err error) {
-	var kind, artifact, sum string
+	var kind, artifact, sum, part string
 	var start uint64
 	var body []byte
-	if err := rows.Scan(&e.Seq, &kind, &artifact, &start, &body, &sum); err != nil {
+	if err := rows.Scan(&e.Seq, &kind, &artifact, &start, &body, &sum, &part); err != nil {
 		return e, 0, err
 	}
 	switch kind {
@@ -203,6 +209,7 @@ func scanEvent(rows *sql.Rows) (e task.Event, size int, err error) {
 		e.Status = &task.StatusEvent{Status: s.Status, Metadata: s.Metadata}
 	case kindChunk:
 		e.Chunk = &task.Chunk{ArtifactID: artifact, Name: artifact, Offset: start, Data: body}
+		return e, len(body), readPart(e.Chunk, part)
 	case kindEnd:
 		e.Chunk = &task.Chunk{ArtifactID: artifact, Name: artifact, Offset: start, Last: true, Size: start, SHA256: sum}
 	default:
@@ -248,13 +255,13 @@ func (db *DB) ReadArtifact(ctx context.Context, id, artifactID string, offset ui
 	return data, nil
 }
 
-const selectRun = `SELECT r.task_id, r.instance_id, r.run_id, r.runner, r.spec, r.stdin, r.stdout_artifact, r.stderr_artifact,
+const selectRun = `SELECT r.task_id, r.instance_id, r.run_id, r.runner, r.spec, r.script, r.stdin, r.stdout_artifact, r.stderr_artifact,
 	r.dispatched, r.boot, r.cancel_requested, r.released, t.state, r.after_seq, r.stdout_received, r.stderr_received,
 	r.stdout_carry, r.stderr_carry, r.overflow FROM runs r JOIN tasks t ON t.id = r.task_id`
 
 func scanRun(row scanner) (r task.Run, err error) {
 	p := &r.Progress
-	err = row.Scan(&r.TaskID, (*string)(&r.InstanceID), &r.RunID, &r.Runner, &r.Spec, &r.Stdin,
+	err = row.Scan(&r.TaskID, (*string)(&r.InstanceID), &r.RunID, &r.Runner, &r.Spec, &r.Script, &r.Stdin,
 		&r.Artifacts[task.Stdout], &r.Artifacts[task.Stderr], &r.Dispatched, &r.Boot, &r.CancelRequested, &r.Released,
 		(*string)(&r.State), &p.AfterSeq, &p.Received[task.Stdout], &p.Received[task.Stderr],
 		&p.Carry[task.Stdout], &p.Carry[task.Stderr], &p.Overflow)

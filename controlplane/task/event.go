@@ -29,18 +29,85 @@ type Chunk struct {
 	Name       string
 	Offset     uint64 // of Data in the artifact, in bytes
 	Data       []byte
-	// Last closes the artifact; Data is empty and Size and SHA256 are set.
+	// Form says which part Data is the content of; nil for output, whose bytes
+	// say it.
+	Form *Form
+	// Last closes the artifact; Size and SHA256 are set. Without a Form, Data
+	// is empty.
 	Last   bool
 	Size   uint64
 	SHA256 string // lower-case hexadecimal
 }
 
-// Part is the chunk as content: text when it is UTF-8, raw bytes otherwise.
+// Part is the chunk as content: what its form says; without one, text when it
+// is UTF-8, raw bytes otherwise.
 func (c Chunk) Part() Part {
-	if utf8.Valid(c.Data) {
+	switch {
+	case c.Form != nil:
+		return c.Form.part(c.Data)
+	case utf8.Valid(c.Data):
 		return TextPart(string(c.Data))
 	}
 	return Part{Raw: c.Data, MediaType: "application/octet-stream"}
+}
+
+// Form is a part without its content.
+type Form struct {
+	Kind      Kind   `json:"kind"`
+	Filename  string `json:"filename,omitempty"`
+	MediaType string `json:"mediaType,omitempty"`
+}
+
+// Kind is the member of a part that has its content.
+type Kind string
+
+// The kinds of parts.
+const (
+	KindText Kind = "text"
+	KindRaw  Kind = "raw"
+	KindURL  Kind = "url"
+	KindData Kind = "data"
+)
+
+// Content takes a part apart: what it holds, as bytes, and its form. The form
+// is nil for a part that does not have exactly one kind of content.
+func Content(p Part) (data []byte, form *Form) {
+	kinds := 0
+	form = &Form{Filename: p.Filename, MediaType: p.MediaType}
+	take := func(there bool, kind Kind, content []byte) {
+		if there {
+			kinds++
+			form.Kind, data = kind, content
+		}
+	}
+	take(p.Raw != nil, KindRaw, p.Raw)
+	take(p.Data != nil, KindData, p.Data)
+	if p.Text != nil {
+		take(true, KindText, []byte(*p.Text))
+	}
+	if p.URL != nil {
+		take(true, KindURL, []byte(*p.URL))
+	}
+	if kinds != 1 {
+		return nil, nil
+	}
+	return data, form
+}
+
+func (f Form) part(data []byte) Part {
+	p := Part{Filename: f.Filename, MediaType: f.MediaType}
+	s := string(data)
+	switch f.Kind {
+	case KindText:
+		p.Text = &s
+	case KindURL:
+		p.URL = &s
+	case KindData:
+		p.Data = data
+	case KindRaw:
+		p.Raw = data
+	}
+	return p
 }
 
 // New is a task to be made: its first record, the message that asked for it
@@ -63,14 +130,17 @@ const (
 	streams
 )
 
-// Run is the durable side of a command in a guest.
+// Run is the durable side of a command in a guest, or of a script.
 type Run struct {
 	TaskID     string
 	InstanceID instance.ID
 	RunID      string // known to the guest, lower-case UUID
 	Runner     string
 	Spec       []byte // agentv1.RunSpec in protobuf wire form
-	Stdin      []byte // whole input; nil for none
+	// Script, a runner.Script in JSON, is performed instead of Spec. Nil: none.
+	// Progress.AfterSeq counts the steps of it that have been performed.
+	Script []byte
+	Stdin  []byte // whole input; nil for none
 	// Artifacts name the artifact of each stream.
 	Artifacts [streams]string
 	// Dispatched is set, durably, before the guest is first asked to start the
@@ -88,7 +158,7 @@ type Run struct {
 // Progress is how far the output of a run has been stored. It changes in the
 // same transaction as the chunks it speaks of.
 type Progress struct {
-	AfterSeq uint64 // newest sequence number of the guest that is stored
+	AfterSeq uint64 // newest sequence number of the guest that is stored, or steps of a script
 	// Received counts the bytes taken from each stream, Carry included.
 	Received [streams]uint64
 	// Carry holds the first bytes of a character whose rest has not come.
@@ -109,6 +179,14 @@ type Transition struct {
 	Boot       []byte
 	// Ends close artifacts before the status changes.
 	Ends []Chunk
+	// Step, if not 0, is how many steps of the run's script have been performed
+	// with this one.
+	Step uint64
+	// Script, if not nil, replaces the script of the run, to be performed from
+	// its first step.
+	Script []byte
+	// Turns are added to the history.
+	Turns []Message
 }
 
 // Filter selects tasks for a list.

@@ -25,8 +25,9 @@ func (s State) Valid() bool {
 }
 
 // CheckMove reports whether a task may go from one state to another: nothing
-// leaves a terminal state, nothing returns to submitted, and a task is
-// rejected only before work on it began.
+// leaves a terminal state, and nothing returns to submitted. A task may be
+// rejected at any time: at its start, or once it is known that it will not be
+// done.
 func CheckMove(from, to State) error {
 	switch {
 	case from.Terminal(): // first: it is the answer to every late writer
@@ -35,7 +36,7 @@ func CheckMove(from, to State) error {
 		return fmt.Errorf("cannot move task from unknown state %q", from)
 	case !to.Valid():
 		return fmt.Errorf("cannot move task to unknown state %q", to)
-	case to == Submitted, to == Rejected && from != Submitted:
+	case to == Submitted:
 		return fmt.Errorf("cannot move task from %s to %s: not a step of a task's life", from, to)
 	}
 	return nil

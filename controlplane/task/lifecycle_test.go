@@ -20,7 +20,7 @@ func TestCheckMove(t *testing.T) {
 	for _, from := range all {
 		for _, to := range all {
 			err := task.CheckMove(from, to)
-			allowed := from.Valid() && to.Valid() && !from.Terminal() && to != task.Submitted && (to != task.Rejected || from == task.Submitted)
+			allowed := from.Valid() && to.Valid() && !from.Terminal() && to != task.Submitted
 			if (err == nil) != allowed {
 				t.Errorf("from %q to %q: %v", from, to, err)
 			}
@@ -77,5 +77,47 @@ func TestMergeChangesNothing(t *testing.T) {
 	m := a.Merge(task.Metadata{"x": json.RawMessage("2"), "y": json.RawMessage("3")})
 	if string(a["x"]) != "1" || string(m["x"]) != "2" || string(m["y"]) != "3" || task.Metadata(nil).Merge(nil) != nil {
 		t.Errorf("%v %v", a, m)
+	}
+}
+
+// TestContent: a part that is taken apart and put together is the same part.
+func TestContent(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		p := task.Part{Filename: rapid.String().Draw(rt, "filename"), MediaType: rapid.String().Draw(rt, "mediaType")}
+		s := rapid.String().Draw(rt, "content")
+		kind := rapid.SampledFrom([]task.Kind{task.KindText, task.KindRaw, task.KindURL, task.KindData}).Draw(rt, "kind")
+		switch kind {
+		case task.KindText:
+			p.Text = &s
+		case task.KindURL:
+			p.URL = &s
+		case task.KindRaw:
+			p.Raw = []byte(s)
+		case task.KindData:
+			b, err := json.Marshal(s)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			p.Data = b
+		}
+		data, form := task.Content(p)
+		if form == nil || form.Kind != kind {
+			rt.Fatalf("%+v has the form %+v", p, form)
+		}
+		want, err := json.Marshal(p)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		got, err := json.Marshal(task.Chunk{Data: data, Form: form}.Part())
+		if err != nil || string(got) != string(want) {
+			rt.Errorf("%s became %s, %v", want, got, err)
+		}
+	})
+	two := task.TextPart("x")
+	two.Raw = []byte{}
+	for _, p := range []task.Part{{}, {Filename: "x"}, two} {
+		if _, form := task.Content(p); form != nil {
+			t.Errorf("%+v has the form %+v", p, form)
+		}
 	}
 }
