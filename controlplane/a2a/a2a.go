@@ -71,7 +71,7 @@ type Instances interface {
 
 // Tasks carries tasks out.
 type Tasks interface {
-	Submit(ctx context.Context, s engine.Submission) (task.Record, error)
+	Submit(ctx context.Context, s engine.Submission) (engine.Result, error)
 	Cancel(ctx context.Context, taskID string) (task.Record, error)
 	Reply(ctx context.Context, r engine.Reply) error
 	Changed(taskID string) <-chan struct{}
@@ -121,7 +121,10 @@ type Config struct {
 	// ExtendedSkills are those of an agent that only authenticated callers see,
 	// on its extended card. Nil: there are no extended cards.
 	ExtendedSkills func(Agent) []Skill
-	Limits         Limits
+	// NothingRequired offers every extension and requires none: for the kits of
+	// conformance tests, which know no extensions.
+	NothingRequired bool
+	Limits          Limits
 }
 
 // Provider is who operates the agents.

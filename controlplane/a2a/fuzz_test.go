@@ -17,8 +17,8 @@ import (
 // closedTasks takes no work, so that fuzzing starts no processes.
 type closedTasks struct{ done chan struct{} }
 
-func (closedTasks) Submit(context.Context, engine.Submission) (task.Record, error) {
-	return task.Record{}, engine.ErrClosed
+func (closedTasks) Submit(context.Context, engine.Submission) (engine.Result, error) {
+	return engine.Result{}, engine.ErrClosed
 }
 
 func (closedTasks) Cancel(context.Context, string) (task.Record, error) {

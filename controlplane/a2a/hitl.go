@@ -5,8 +5,6 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/google/uuid"
-
 	"agentic-sandbox.aiwg.io/sandbox/api/extensions"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/prompt"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
@@ -37,18 +35,14 @@ func (c *call) continueTask(ctx context.Context, req sendRequest) (task.Record, 
 		return rec, errField("message.metadata."+prompt.ResponseKey,
 			"is required: the task waits for the answer to the prompt in the metadata of its status message")
 	case !isReply:
-		return rec, c.refuseContinuation(ctx, m)
+		return c.followUp(ctx, rec, req)
 	}
 	reply, err := prompt.ParseReply(raw)
 	if err != nil {
 		return rec, errField("message.metadata."+prompt.ResponseKey, err.Error())
 	}
-	if m.MessageID == "" {
-		id, err := uuid.NewV7()
-		if err != nil {
-			return rec, c.internal(ctx, "make a message id", err)
-		}
-		m.MessageID = id.String()
+	if f := c.nameMessage(ctx, &m); f != nil {
+		return rec, f
 	}
 	err = c.cfg.Tasks.Reply(ctx, engine.Reply{
 		InstanceID: c.agent.ID, TaskID: rec.ID, ContextID: rec.ContextID,
@@ -57,12 +51,7 @@ func (c *call) continueTask(ctx context.Context, req sendRequest) (task.Record, 
 	if err != nil {
 		return rec, c.explainReply(ctx, err)
 	}
-	before := rec.LastSeq
-	rec, err = c.cfg.Store.Task(context.WithoutCancel(ctx), rec.ID, task.View{History: -1, Inline: c.cfg.Limits.Inline})
-	if err != nil {
-		return rec, c.explain(ctx, "read a task", err)
-	}
-	return rec, c.addPush(ctx, rec.ID, req.push, int64(before)) //nolint:gosec // a count
+	return c.continued(ctx, rec, req)
 }
 
 // waitsForReply reports whether a task waits with a prompt of hitl-prompt/v1.

@@ -62,6 +62,9 @@ func (s *surface) extensions(a Agent) []extension {
 			},
 		})
 	}
+	for i := range all {
+		all[i].Required = all[i].Required && !s.cfg.NothingRequired
+	}
 	return all
 }
 
@@ -240,6 +243,9 @@ func (c *call) streamRaw(ctx context.Context, raw json.RawMessage) (*feed, *faul
 	if a := decodeAnswer(known); a.Fault != nil {
 		c.replayed()
 		return nil, a.Fault.fault()
+	} else if a.Message != nil {
+		c.replayed()
+		return &feed{message: a.Message}, nil
 	} else if a.Opening != nil {
 		c.replayed()
 		return a.Opening.feed(c), nil
@@ -258,7 +264,11 @@ func (c *call) streamRaw(ctx context.Context, raw json.RawMessage) (*feed, *faul
 		c.keep(ctx, fl, nil, f)
 		return nil, f
 	}
-	c.store(ctx, fl, storedAnswer{Opening: newOpening(feed)})
+	if feed.message != nil {
+		c.store(ctx, fl, storedAnswer{Message: feed.message})
+	} else {
+		c.store(ctx, fl, storedAnswer{Opening: newOpening(feed)})
+	}
 	return feed, nil
 }
 

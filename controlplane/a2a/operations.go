@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
-
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
@@ -31,34 +29,34 @@ func (c *call) find(ctx context.Context, id string, v task.View) (task.Record, *
 	return rec, nil
 }
 
-// submit makes a task of a message.
-func (c *call) submit(ctx context.Context, req sendRequest) (task.Record, *fault) {
+// submit makes a task of a message, or answers it with another message.
+func (c *call) submit(ctx context.Context, req sendRequest) (engine.Result, *fault) {
 	if f := c.checkPush(ctx, req.push); f != nil {
-		return task.Record{}, f
+		return engine.Result{}, f
 	}
 	if req.message.TaskID != "" {
-		return c.continueTask(ctx, req)
+		rec, f := c.continueTask(ctx, req)
+		return engine.Result{Task: rec}, f
 	}
-	if req.message.MessageID == "" {
-		id, err := uuid.NewV7()
-		if err != nil {
-			return task.Record{}, c.internal(ctx, "make a message id", err)
-		}
-		req.message.MessageID = id.String()
+	if f := c.nameMessage(ctx, &req.message); f != nil {
+		return engine.Result{}, f
 	}
-	rec, err := c.cfg.Tasks.Submit(ctx, engine.Submission{
+	res, err := c.cfg.Tasks.Submit(ctx, engine.Submission{
 		Owner: c.caller.Name, ContextID: req.message.ContextID, Message: req.message, Metadata: req.metadata,
 		Machine: c.agent.machine(), Extensions: c.extensions, TaskID: c.flight.id(),
 	})
-	if err != nil {
-		return task.Record{}, c.explain(ctx, "make a task", err)
+	switch {
+	case err != nil:
+		return res, c.explain(ctx, "make a task", err)
+	case res.Message != nil:
+		return res, nil
 	}
 	c.flight.landed()
-	return rec, c.addPush(ctx, rec.ID, req.push, 0)
+	return res, c.addPush(ctx, res.Task.ID, req.push, 0)
 }
 
-// refuseContinuation answers a message to an existing task, which no runner
-// takes yet, with the reason that is true of that task.
+// refuseContinuation answers a message to an existing task that does not wait
+// for one, with the reason that is true of that task.
 func (c *call) refuseContinuation(ctx context.Context, m task.Message) *fault {
 	rec, f := c.find(ctx, m.TaskID, task.View{Inline: -1})
 	switch {
@@ -74,11 +72,14 @@ func (c *call) refuseContinuation(ctx context.Context, m task.Message) *fault {
 
 // send is SendMessage.
 func (c *call) send(ctx context.Context, req sendRequest) (any, *fault) {
-	rec, f := c.submit(ctx, req)
-	if f != nil {
+	res, f := c.submit(ctx, req)
+	switch {
+	case f != nil:
 		return nil, f
+	case res.Message != nil:
+		return map[string]any{"message": *res.Message}, nil
 	}
-	return c.await(ctx, rec.ID, req)
+	return c.await(ctx, res.Task.ID, req)
 }
 
 // await answers with a task, once it has settled or at once.

@@ -19,6 +19,9 @@ const headerLastEventID = "Last-Event-ID"
 // feed is a stream of one task's events: a snapshot, then the log behind it.
 // It reads the log at the pace of its reader, who holds up nobody else.
 type feed struct {
+	// message is the whole stream, if it is not nil: there is no task.
+	message *task.Message
+
 	first task.Record
 	// after is the newest event the reader has, cuts what of the events up to
 	// first.LastSeq the snapshot left out.
@@ -32,10 +35,14 @@ type feed struct {
 
 // stream is SendStreamingMessage.
 func (c *call) stream(ctx context.Context, req sendRequest) (*feed, *fault) {
-	rec, f := c.submit(ctx, req)
-	if f != nil {
+	res, f := c.submit(ctx, req)
+	switch {
+	case f != nil:
 		return nil, f
+	case res.Message != nil:
+		return &feed{message: res.Message}, nil
 	}
+	rec := res.Task
 	if req.history >= 0 && len(rec.History) > req.history {
 		rec.History = rec.History[len(rec.History)-req.history:]
 	}
@@ -138,7 +145,7 @@ func restSubscribe(c *call, r *http.Request) (*feed, *fault) {
 // binding, until the task's stream ends or the reader goes or stalls. A fault
 // is from before the first event: nothing has been written.
 func (c *call) serve(w http.ResponseWriter, r *http.Request, fd *feed, frame func(any) any) *fault {
-	first, f := c.present(r.Context(), fd.first)
+	first, f := c.opens(r.Context(), fd)
 	if f == nil && !c.streams.enter(c.cfg.Limits.Streams) {
 		f = errBusy("as many streams are open as may be")
 	}
@@ -155,13 +162,22 @@ func (c *call) serve(w http.ResponseWriter, r *http.Request, fd *feed, frame fun
 	h.Set("X-Accel-Buffering", "no") // proxies that gather answers would hold up events
 	h.Set("X-Content-Type-Options", "nosniff")
 	out := &sse{w: w, control: http.NewResponseController(w), stall: c.cfg.Limits.Stall, frame: frame}
-	if out.event(fd.after, map[string]any{"task": first}) != nil {
+	if out.event(fd.after, first) != nil || fd.message != nil {
 		return nil
 	}
 	if err := c.pump(r.Context(), fd, out); err != nil && r.Context().Err() == nil && !errors.Is(err, errReaderGone) {
 		c.cfg.Log.ErrorContext(r.Context(), "cannot read a task's events", "task", fd.first.ID, "error", err)
 	}
 	return nil
+}
+
+// opens is the first event of a feed.
+func (c *call) opens(ctx context.Context, fd *feed) (map[string]any, *fault) {
+	if fd.message != nil {
+		return map[string]any{"message": *fd.message}, nil
+	}
+	t, f := c.present(ctx, fd.first)
+	return map[string]any{"task": t}, f
 }
 
 // pump writes events until the stream ends.
@@ -223,7 +239,7 @@ func update(rec task.Record, e task.Event) map[string]any {
 	// The position lets a client that follows anew tell what it has already.
 	meta := map[string]any{"offset": k.Offset}
 	if k.Last {
-		meta = map[string]any{"offset": k.Size, "total_bytes": k.Size, "sha256": k.SHA256}
+		meta["total_bytes"], meta["sha256"] = k.Size, k.SHA256
 	}
 	return map[string]any{"artifactUpdate": map[string]any{
 		"taskId": rec.ID, "contextId": rec.ContextID,
@@ -242,6 +258,7 @@ type sse struct {
 	frame   func(any) any
 }
 
+// event writes an event, without an id if that is 0.
 func (s *sse) event(id uint64, v any) error {
 	body, err := json.Marshal(s.frame(v)) // has no newline
 	if err != nil {
@@ -249,9 +266,12 @@ func (s *sse) event(id uint64, v any) error {
 	}
 	var b bytes.Buffer
 	b.Grow(len(body) + 40)
-	b.WriteString("id: ")
-	b.WriteString(strconv.FormatUint(id, 10))
-	b.WriteString("\ndata: ")
+	if id > 0 {
+		b.WriteString("id: ")
+		b.WriteString(strconv.FormatUint(id, 10))
+		b.WriteByte('\n')
+	}
+	b.WriteString("data: ")
 	b.Write(body)
 	b.WriteString("\n\n")
 	return s.write(b.Bytes())

@@ -1,6 +1,6 @@
-// Package runner says what turns a message into work in a guest: a Runner
-// checks a message and prepares one bounded command, or refuses with the rules
-// that were broken.
+// Package runner says what turns a message into work: a Runner checks a message
+// and prepares one bounded command for a guest, or a script that needs none, or
+// refuses with the rules that were broken.
 //
 // Runners are pure. They reach no guest, store nothing and know no protocol
 // but the part of the message that is theirs.
@@ -43,9 +43,12 @@ type Request struct {
 	Extensions []string
 }
 
-// Command is one bounded command and where its output goes.
+// Command is what is to be done for a message: one bounded command and where
+// its output goes, or a script. Exactly one of Spec and Script is set.
 type Command struct {
 	Spec *agentv1.RunSpec
+	// Script is performed by the engine, in no guest.
+	Script *Script
 	// Stdin is the whole input; nil for none. A command whose Spec has an input
 	// and that is given none here is asked for it while it runs.
 	Stdin []byte

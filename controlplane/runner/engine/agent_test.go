@@ -119,13 +119,13 @@ func newAgentRig(t *testing.T) *agentRig {
 
 func (a *agentRig) run(text string, meta task.Metadata) string {
 	a.t.Helper()
-	rec, err := a.Submit(a.t.Context(), engine.Submission{Machine: a.machine, Message: task.Message{
+	res, err := a.Submit(a.t.Context(), engine.Submission{Machine: a.machine, Message: task.Message{
 		MessageID: "m", Role: task.User, Parts: []task.Part{task.TextPart(text)}, Metadata: meta,
 	}})
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return rec.ID
+	return res.Task.ID
 }
 
 // TestAgent carries tasks out with the real agent at the other end of a real
@@ -138,10 +138,11 @@ func TestAgent(t *testing.T) {
 		})
 		defer e.Close()
 		want := "'; $(id) é\x00\n" + strings.Repeat("x", 60_000)
-		rec, err := e.Submit(t.Context(), engine.Submission{Machine: a.machine, Message: task.Message{Parts: []task.Part{task.TextPart(want)}}})
+		res, err := e.Submit(t.Context(), engine.Submission{Machine: a.machine, Message: task.Message{Parts: []task.Part{task.TextPart(want)}}})
 		if err != nil {
 			t.Fatal(err)
 		}
+		rec := res.Task
 		for c := e.Changed(rec.ID); c != nil; c = e.Changed(rec.ID) {
 			<-c
 		}

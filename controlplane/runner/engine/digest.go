@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"hash"
+	"slices"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
@@ -33,16 +34,21 @@ func (d digests) add(c task.Chunk) {
 	}
 }
 
-// ends describes the complete artifacts of a run. What this process has not
-// stored as a whole is read back from the store.
+// ends describes the complete artifacts of a run.
 func (w *worker) ends(ctx context.Context) ([]task.Chunk, error) {
+	return w.endsOf(ctx, w.run.Artifacts[:]...)
+}
+
+// endsOf describes artifacts that are as long as they get. What this process
+// has not stored as a whole is read back from the store.
+func (w *worker) endsOf(ctx context.Context, ids ...string) ([]task.Chunk, error) {
 	var ends []task.Chunk
-	for i, id := range w.run.Artifacts {
-		if i > 0 && id == w.run.Artifacts[0] {
+	for i, id := range ids {
+		if slices.Contains(ids[:i], id) {
 			continue
 		}
-		size, _, err := w.e.cfg.Reader.ArtifactSize(ctx, w.run.TaskID, id)
-		if errors.Is(err, task.ErrNotFound) {
+		size, complete, err := w.e.cfg.Reader.ArtifactSize(ctx, w.run.TaskID, id)
+		if complete || errors.Is(err, task.ErrNotFound) {
 			continue
 		}
 		if err != nil {

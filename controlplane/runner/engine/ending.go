@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/google/uuid"
-
 	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/adaptercommand"
@@ -112,15 +110,8 @@ func (w *worker) finish(ctx context.Context, end ending) bool {
 		if t.Metadata, err = t.Metadata.Set(adaptercommand.URI, end.outcome); err != nil {
 			return err
 		}
-		if end.text != "" {
-			id, err := uuid.NewV7()
-			if err != nil {
-				return err
-			}
-			t.Status.Message = &task.Message{
-				MessageID: id.String(), ContextID: w.rec.ContextID, TaskID: w.rec.ID, Role: task.Agent,
-				Parts: []task.Part{task.TextPart(end.text)},
-			}
+		if t.Status.Message, err = w.says(end.text); err != nil {
+			return err
 		}
 		return w.tryMove(ctx, t)
 	})

@@ -8,6 +8,8 @@
 //	Submit ── submitted ── (guest answers) ── working ── StartRun ── FollowRun ── end
 //	Resume ──────────────── same place ────────────────── attach ─────┘
 //
+// A run with a script needs no guest: the worker performs it (script.go).
+//
 // A command is started at most once: that it may have been is stored before
 // the guest is asked, and from then on it is attached to. It is started later
 // only if the guest of the same boot says that it never was.
@@ -15,6 +17,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -133,6 +136,9 @@ func New(ctx context.Context, cfg Config) *Engine {
 // Submission asks for a task.
 type Submission struct {
 	Owner string
+	// Continues is the id of a task that waits for a message, which this is;
+	// empty: a task is made.
+	Continues string
 	// TaskID is the id that the task is to have, of nobody's yet; empty: any.
 	TaskID string
 	// ContextID continues a conversation; empty begins one.
@@ -143,12 +149,24 @@ type Submission struct {
 	Extensions []string // activated
 }
 
+// Result is what becomes of a submission.
+type Result struct {
+	Task task.Record
+	// Message is the whole answer, if it is not nil: there is no task.
+	Message *task.Message
+}
+
 // Submit stores a task and starts to carry it out. A *runner.Refusal says why
-// not; then no task was made.
-func (e *Engine) Submit(ctx context.Context, s Submission) (task.Record, error) {
+// not; then no task was made. A message that continues a task is in its history
+// when Submit returns, and the task has gone on; of several at once one does
+// that, the others get ErrNotWaiting.
+func (e *Engine) Submit(ctx context.Context, s Submission) (Result, error) {
+	if s.Continues != "" {
+		return e.proceed(ctx, s)
+	}
 	ids, err := newIDs(3)
 	if err != nil {
-		return task.Record{}, err
+		return Result{}, err
 	}
 	if s.TaskID != "" {
 		ids[0] = s.TaskID
@@ -166,27 +184,43 @@ func (e *Engine) Submit(ctx context.Context, s Submission) (task.Record, error) 
 		Machine: s.Machine, Extensions: s.Extensions,
 	})
 	if err != nil {
-		return task.Record{}, err
+		return Result{}, err
 	}
-	spec, err := proto.Marshal(cmd.Spec)
-	if err != nil {
-		return task.Record{}, fmt.Errorf("cannot encode command: %w", err)
+	if cmd.Script != nil && len(cmd.Script.Reply) > 0 {
+		m, err := direct(s, ids[1], cmd.Script.Reply)
+		return Result{Message: m}, err
 	}
 	n.Run = task.Run{
-		TaskID: n.ID, InstanceID: n.InstanceID, RunID: ids[2], Runner: name, Spec: spec,
+		TaskID: n.ID, InstanceID: n.InstanceID, RunID: ids[2], Runner: name,
 		Stdin: cmd.Stdin, Artifacts: cmd.Artifacts, State: task.Submitted,
+	}
+	if err := encode(cmd, &n.Run); err != nil {
+		return Result{}, err
 	}
 	w := newWorker(e, n.Run)
 	if err := e.admit(w, false); err != nil {
-		return task.Record{}, err
+		return Result{}, err
 	}
 	rec, err := e.cfg.Journal.Create(ctx, n)
 	if err != nil {
 		e.dismiss(w)
-		return task.Record{}, err
+		return Result{}, err
 	}
 	e.launch(w)
-	return rec, nil
+	return Result{Task: rec}, nil
+}
+
+// encode gives a run what it is to do.
+func encode(cmd *runner.Command, r *task.Run) (err error) {
+	if cmd.Script != nil {
+		r.Script, err = json.Marshal(cmd.Script)
+	} else {
+		r.Spec, err = proto.Marshal(cmd.Spec)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot encode what runner %q prepared: %w", r.Runner, err)
+	}
+	return nil
 }
 
 func (e *Engine) prepare(req runner.Request) (string, *runner.Command, error) {
@@ -194,19 +228,32 @@ func (e *Engine) prepare(req runner.Request) (string, *runner.Command, error) {
 		if !r.Claims(req) {
 			continue
 		}
-		if slices.Contains(req.Machine.Runners, r.Name()) {
-			cmd, err := r.Prepare(req)
-			if err == nil && cmd.Spec.GetStdin() && cmd.Stdin == nil && e.cfg.Prompts == nil {
-				err = &runner.Refusal{Kind: runner.Unsupported, Message: "commands that ask for input are not carried out here"}
-			}
-			return r.Name(), cmd, err
-		}
-		return "", nil, &runner.Refusal{
+		cmd, err := e.prepareBy(r, req)
+		return r.Name(), cmd, err
+	}
+	return "", nil, &runner.Refusal{Kind: runner.Unsupported, Message: "no runner takes this message"}
+}
+
+// prepareBy has a runner prepare a request.
+func (e *Engine) prepareBy(r runner.Runner, req runner.Request) (*runner.Command, error) {
+	if !slices.Contains(req.Machine.Runners, r.Name()) {
+		return nil, &runner.Refusal{
 			Kind:    runner.Unsupported,
 			Message: fmt.Sprintf("the loadout of this machine does not allow the runner %q", r.Name()),
 		}
 	}
-	return "", nil, &runner.Refusal{Kind: runner.Unsupported, Message: "no runner takes this message"}
+	cmd, err := r.Prepare(req)
+	switch {
+	case err != nil:
+		return nil, err
+	case cmd.Script != nil:
+		if err := cmd.Script.Check(); err != nil {
+			return nil, fmt.Errorf("cannot use the script of runner %q: %w", r.Name(), err)
+		}
+	case cmd.Spec.GetStdin() && cmd.Stdin == nil && e.cfg.Prompts == nil:
+		return nil, &runner.Refusal{Kind: runner.Unsupported, Message: "commands that ask for input are not carried out here"}
+	}
+	return cmd, nil
 }
 
 func newIDs(n int) ([]string, error) {

@@ -91,14 +91,14 @@ func machine(runners ...string) runner.Machine {
 
 func (r *rig) submit(text string) task.Record {
 	r.t.Helper()
-	rec, err := r.Submit(r.t.Context(), engine.Submission{
+	res, err := r.Submit(r.t.Context(), engine.Submission{
 		Owner: "alice", Machine: machine("shell", "echo", "adapter-command"),
 		Message: task.Message{MessageID: "m", Role: task.User, Parts: []task.Part{task.TextPart(text)}},
 	})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return rec
+	return res.Task
 }
 
 // wait returns the task once it satisfies cond.
@@ -225,17 +225,20 @@ func checkLog(t *testing.T, db *sqlite.DB, rec task.Record) {
 			switch {
 			case e.Status != nil && e.Status.Status.State.Terminal():
 				terminal++
-			case e.Chunk != nil && e.Chunk.Last:
-				sum := sha256.Sum256(sums[e.Chunk.ArtifactID])
-				if e.Chunk.SHA256 != hex.EncodeToString(sum[:]) || e.Chunk.Size != uint64(len(sums[e.Chunk.ArtifactID])) {
-					t.Errorf("artifact %q has a wrong digest or size", e.Chunk.ArtifactID)
-				}
-				closed[e.Chunk.ArtifactID] = true
 			case e.Chunk != nil:
-				if e.Chunk.Offset != uint64(len(sums[e.Chunk.ArtifactID])) || len(e.Chunk.Data) == 0 {
-					t.Fatalf("chunk of %q at %d does not follow", e.Chunk.ArtifactID, e.Chunk.Offset)
+				id := e.Chunk.ArtifactID
+				if e.Chunk.Offset != uint64(len(sums[id])) || closed[id] || (len(e.Chunk.Data) == 0) != (e.Chunk.Last && e.Chunk.Form == nil) {
+					t.Fatalf("chunk of %q at %d does not follow", id, e.Chunk.Offset)
 				}
-				sums[e.Chunk.ArtifactID] = append(sums[e.Chunk.ArtifactID], e.Chunk.Data...)
+				sums[id] = append(sums[id], e.Chunk.Data...)
+				if !e.Chunk.Last {
+					continue
+				}
+				sum := sha256.Sum256(sums[id])
+				if e.Chunk.SHA256 != hex.EncodeToString(sum[:]) || e.Chunk.Size != uint64(len(sums[id])) {
+					t.Errorf("artifact %q has a wrong digest or size", id)
+				}
+				closed[id] = true
 			}
 		}
 	}

@@ -40,6 +40,8 @@ type worker struct {
 	killed     chan struct{} // closed when the command must end for a reason of ours
 	done       chan struct{}
 
+	stage *stage // of a script; nil for a command
+
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when the log grows
 	dialog  *dialog       // nil while the run takes no replies
@@ -48,7 +50,7 @@ type worker struct {
 func newWorker(e *Engine, r task.Run) *worker {
 	return &worker{
 		e: e, run: r, cancel: make(chan struct{}), killed: make(chan struct{}),
-		done: make(chan struct{}), changed: make(chan struct{}), digests: digests{},
+		done: make(chan struct{}), changed: make(chan struct{}), digests: digests{}, stage: newStage(r),
 	}
 }
 
@@ -85,6 +87,10 @@ func (w *worker) work(ctx context.Context) {
 		return err
 	})
 	if err != nil {
+		return
+	}
+	if w.stage != nil {
+		w.perform(ctx)
 		return
 	}
 	end := w.carryOut(ctx)
