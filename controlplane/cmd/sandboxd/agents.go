@@ -27,7 +27,7 @@ func (g guests) Guest(ctx context.Context, id instance.ID) (engine.Guest, error)
 // agentsHandler serves the A2A surface of every instance.
 func agentsHandler(ctx context.Context, d *daemon, url string) http.Handler {
 	cfg := a2a.Config{
-		Instances: agents{fleet: d.fleet}, Tasks: d.engine, Store: d.db,
+		Instances: d.cfg.Conformance.instances(agents{fleet: d.fleet}), Tasks: d.engine, Store: d.db,
 		Caller: func(ctx context.Context) a2a.Caller {
 			p, _ := auth.FromContext(ctx)
 			return a2a.Caller{
@@ -38,6 +38,7 @@ func agentsHandler(ctx context.Context, d *daemon, url string) http.Handler {
 		PublicURL: url, Log: d.log, Signer: d.keys.Signer(strings.TrimRight(url, "/") + keySetPath),
 		Reservations: d.db.Idempotency(),
 	}
+	cfg.NothingRequired = d.cfg.Conformance.Enabled
 	d.cfg.Surface.a2a(&cfg)
 	if d.push = newPush(ctx, d, cfg); d.push != nil {
 		cfg.Push = d.push

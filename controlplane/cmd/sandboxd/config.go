@@ -31,6 +31,7 @@ type config struct {
 	DiscloseHost bool   // publish runtime.host
 	Surface      surfaceConfig
 	Push         pushConfig
+	Conformance  conformanceConfig
 
 	StopMachines bool
 	StopTimeout  time.Duration
@@ -76,6 +77,7 @@ finds server and token by itself.`,
 	f.BoolVar(&c.DiscloseHost, "disclose-host", false, "show this host's name as runtime.host in tasks, to tokens with scope fleet:read-host")
 	c.Push.flags(cmd)
 	c.Surface.flags(f)
+	c.Conformance.flags(f)
 	f.BoolVar(&c.StopMachines, "stop-machines", false, "stop all machines in order when the daemon ends")
 	f.DurationVar(&c.StopTimeout, "stop-timeout", 2*time.Minute, "with --stop-machines: how long they may take")
 	f.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
@@ -117,6 +119,9 @@ func (c *config) complete() (err error) {
 		return err
 	}
 	if err := c.Surface.complete(); err != nil {
+		return err
+	}
+	if err := c.Conformance.complete(c.Listen, c.PublicURL); err != nil {
 		return err
 	}
 	return oneOf("--log-format", c.LogFormat, "text", "json")

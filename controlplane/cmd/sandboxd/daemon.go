@@ -15,7 +15,6 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth/localhost"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/push"
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/adaptercommand"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/echo"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
@@ -86,7 +85,7 @@ func open(ctx context.Context, c config, log *slog.Logger) (_ *daemon, err error
 	// daemon ends is still stored.
 	d.engine = engine.New(context.WithoutCancel(ctx), c.Surface.engine(engine.Config{
 		Journal: d.db, Runs: d.db, Reader: d.db, Prompts: d.db, Guests: guests{d.fleet},
-		Runners: []runner.Runner{adaptercommand.Runner{}, echo.Runner{}}, Log: log,
+		Runners: c.Conformance.runners(adaptercommand.Runner{}, echo.Runner{}), Log: log,
 	}))
 	d.agents = func(url string) http.Handler { return agentsHandler(ctx, d, url) }
 	return d, nil

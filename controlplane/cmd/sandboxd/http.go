@@ -15,10 +15,10 @@ import (
 // handler is the three surfaces: management, A2A per instance, operations.
 func (d *daemon) handler(url string) http.Handler {
 	api := management.New(management.Config{
-		Instances: d.fleet, Operations: d.fleet, Guests: d.fleet, Host: d.fleet,
+		Instances: d.fleet, Operations: d.fleet, Guests: d.fleet, Host: d.cfg.Conformance.host(d.fleet),
 		Catalog: shipped{}, Log: d.log, BaseURL: url,
 	})
-	agents := auth.Require(d.tokens, d.agents(url))
+	agents := d.cfg.Conformance.require(d.tokens, d.cfg.Surface.Domain, d.agents(url))
 	r := mux.NewRouter().SkipClean(true).UseEncodedPath()
 	d.cfg.Surface.virtualHosts(r, agents)
 	r.HandleFunc("/healthz", d.healthz).Methods(http.MethodGet, http.MethodHead)

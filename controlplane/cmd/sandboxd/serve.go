@@ -40,6 +40,7 @@ func serve(ctx context.Context, c config, out io.Writer, log *slog.Logger) (err 
 	if url == "" {
 		url = "http://" + reachableAddress(l.Addr())
 	}
+	c.Conformance.announce(ctx, log)
 	if !loopback(l.Addr()) {
 		log.WarnContext(ctx, "listening beyond loopback without TLS: put a TLS proxy in front", "address", l.Addr().String())
 	}
