@@ -33,7 +33,7 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 # usual two cores of a CI host long before memory runs out.
 P         ?= 2
 TESTFLAGS ?=
-FUZZTIME  ?= 30s
+FUZZTIME  ?= 1m
 
 # Where tests find what was built. They skip, and say so, without.
 export SANDBOX_BIN           := $(BIN)
@@ -116,6 +116,21 @@ test: build images ## Run all tests with -race, real machines included
 	$(GO) vet ./...
 	$(GO) test -race -timeout 30m -p $(P) $(TESTFLAGS) ./...
 
+# In the package's own directory go test shows what a passing test prints.
+.PHONY: conformance
+conformance: $(if $(AGAINST),setup,build images) ## Hold sandboxd to A2A and its extensions, show a table (AGAINST=URL TOKEN_FILE=file for a running one)
+	cd test/conformance && SANDBOX_CONFORMANCE_URL='$(AGAINST)' \
+		SANDBOX_CONFORMANCE_TOKEN_FILE='$(if $(TOKEN_FILE),$(abspath $(TOKEN_FILE)))' \
+		SANDBOX_CONFORMANCE_TOKEN_FILE_2='$(if $(TOKEN_FILE_2),$(abspath $(TOKEN_FILE_2)))' \
+		SANDBOX_CONFORMANCE_REPORT='$(if $(AGAINST),$(BUILD)/conformance-against.json)' \
+		$(GO) test -count=1 -timeout 20m $(if $(AGAINST),-run TestAgainst) $(TESTFLAGS) .
+
+.PHONY: interop
+interop: build images ## Drive a running sandboxd with the A2A SDKs for Go, JavaScript and Python
+	@deploy/setup/install.sh interop
+	test/interop/setup.sh $(BUILD)/interop
+	SANDBOX_INTEROP=$(BUILD)/interop $(GO) test -count=1 -v -timeout 15m ./test/interop $(INTEROPFLAGS)
+
 .PHONY: lint
 lint: lint-setup lint-format lint-go lint-shell check-generated ## Check form: golangci-lint, gofmt, vet, shellcheck, generated code
 
@@ -152,7 +167,7 @@ fuzz: ## Run every fuzz target for FUZZTIME
 	done
 
 .PHONY: bench
-bench: build images ## Measure boots, round trips and bulk against bare QEMU and raw vsock
+bench: build images ## Measure it against bare QEMU, raw vsock and the Python SDK
 	$(GO) run -buildvcs=false ./test/bench -version '$(VERSION)' $(BENCHFLAGS)
 
 .PHONY: clean

@@ -75,7 +75,7 @@ func (b *bench) bulk(ctx context.Context, g *guest, program []byte) (s Section, 
 func rate(size uint64, took time.Duration) float64 { return float64(size) / (1 << 20) / took.Seconds() }
 
 func rateArm(name string, size uint64, measure func(context.Context) (time.Duration, error)) *arm {
-	return &arm{name: name, rate: true, measure: func(ctx context.Context) (float64, error) {
+	return &arm{name: name, per: unitRate, measure: func(ctx context.Context) (float64, error) {
 		took, err := measure(ctx)
 		return rate(size, took), err
 	}}

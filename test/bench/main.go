@@ -31,12 +31,16 @@ const (
 	sectionBoot = "boot"
 	sectionExec = "exec"
 	sectionBulk = "bulk"
+	sectionSend = "send"
+	sectionTick = "event"
+	sectionFill = "artifact"
 )
 
 // options are what the command line says.
 type options struct {
 	n        int
 	mib      int
+	artifact int
 	only     []string
 	json     bool
 	verbose  bool
@@ -45,6 +49,7 @@ type options struct {
 	images   string
 	guestDir string
 	work     string
+	python   string
 }
 
 // bench is one run of the program.
@@ -83,7 +88,9 @@ func parse(args []string, w io.Writer) (options, error) {
 	f.SetOutput(w)
 	f.IntVar(&o.n, "n", 5, fmt.Sprintf("rounds of boots and of bulk; commands have %d times as many", execPerBoot))
 	f.IntVar(&o.mib, "size", 32, fmt.Sprintf("MiB of one bulk transfer, a multiple of %d", outputPart))
-	only := f.String("only", "boot,exec,bulk", "what to measure")
+	f.IntVar(&o.artifact, "artifact", 256, "MiB of one artifact")
+	known := []string{sectionBoot, sectionExec, sectionBulk, sectionSend, sectionTick, sectionFill}
+	only := f.String("only", strings.Join(known, ","), "what to measure")
 	f.BoolVar(&o.json, "json", false, "print JSON with all samples instead of a table")
 	f.BoolVar(&o.verbose, "v", false, "show the log of the driver")
 	f.StringVar(&o.accel, "accel", "auto", "auto, kvm or tcg")
@@ -91,10 +98,10 @@ func parse(args []string, w io.Writer) (options, error) {
 	f.StringVar(&o.images, "images", fromEnv("SANDBOX_TEST_IMAGES", ".build/images"), "image store")
 	f.StringVar(&o.guestDir, "guest", fromEnv("SANDBOX_TEST_GUEST", ".build/work/guest"), "the guest's kernel and modules")
 	f.StringVar(&o.work, "work", ".build/work", "where a fetched kernel module is kept")
+	f.StringVar(&o.python, "python", ".build/bench/python", "where the Python peer is installed when it is missing")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
-	known := []string{sectionBoot, sectionExec, sectionBulk}
 	o.only = strings.Split(*only, ",")
 	for _, s := range o.only {
 		if !slices.Contains(known, s) {
@@ -106,10 +113,12 @@ func parse(args []string, w io.Writer) (options, error) {
 		return o, fmt.Errorf("cannot use %q: there are only flags", f.Arg(0))
 	case o.n < 1 || o.mib < 1 || o.mib%outputPart != 0 || uint64(o.mib)<<20 > wire.MaxSize:
 		return o, fmt.Errorf("-n must be at least 1, and -size a multiple of %d, at most %d", outputPart, wire.MaxSize>>20)
+	case o.artifact < 1 || uint64(o.artifact)<<20 > wire.MaxSize:
+		return o, fmt.Errorf("-artifact must be at least 1, at most %d", wire.MaxSize>>20)
 	case o.accel != "auto" && o.accel != "kvm" && o.accel != "tcg":
 		return o, fmt.Errorf("cannot use -accel %q: want auto, kvm or tcg", o.accel)
 	}
-	return o, absolute(&o.images, &o.guestDir, &o.work)
+	return o, absolute(&o.images, &o.guestDir, &o.work, &o.python)
 }
 
 func fromEnv(name, otherwise string) string {
@@ -174,13 +183,31 @@ func (b *bench) measure(ctx context.Context, r *Report) error {
 			return err
 		}
 	}
-	if !slices.Contains(b.only, sectionExec) && !slices.Contains(b.only, sectionBulk) {
+	if !b.wants(sectionExec, sectionBulk, sectionSend, sectionTick, sectionFill) {
 		return nil
 	}
 	program, err := buildGuest(ctx, b.dir)
 	if err != nil {
 		return err
 	}
+	if b.wants(sectionExec, sectionBulk) {
+		if err := b.machine(ctx, program, keep); err != nil {
+			return err
+		}
+	}
+	if b.wants(sectionSend, sectionTick, sectionFill) {
+		return b.daemon(ctx, keep)
+	}
+	return nil
+}
+
+// wants reports whether one of the sections is to be measured.
+func (b *bench) wants(sections ...string) bool {
+	return slices.ContainsFunc(sections, func(s string) bool { return slices.Contains(b.only, s) })
+}
+
+// machine measures what goes into one running machine and out of it.
+func (b *bench) machine(ctx context.Context, program []byte, keep func(Section, error) error) error {
 	g, err := startGuest(ctx, b.sandbox, program)
 	if err != nil {
 		return err

@@ -12,12 +12,26 @@ import (
 // arm is one of several ways to do the same thing.
 type arm struct {
 	name string
-	// measure takes one sample: seconds, or MiB per second where rate is true.
+	// measure takes one sample, in the arm's unit.
 	measure func(ctx context.Context) (float64, error)
-	rate    bool
+	// per is the unit of a rate; empty for seconds.
+	per string
+	// twin is another number of the same sample, which measure leaves in it.
+	twin *arm
 
 	byRound map[int]float64
+	pending float64 // of a twin
 	failed  int
+}
+
+// withTwins are the arms with what comes of the same samples, in order.
+func withTwins(arms []*arm) (all []*arm) {
+	for _, a := range arms {
+		for ; a != nil; a = a.twin {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 // rounds takes n samples of every arm, interleaved: what disturbs the host for
@@ -26,7 +40,7 @@ type arm struct {
 //
 // A sample that fails is counted and told; an error means that ctx has ended.
 func (b *bench) rounds(ctx context.Context, section string, n int, arms []*arm) error {
-	for _, a := range arms {
+	for _, a := range withTwins(arms) {
 		a.byRound = map[int]float64{}
 	}
 	for round := -1; round < n; round++ {
@@ -37,12 +51,18 @@ func (b *bench) rounds(ctx context.Context, section string, n int, arms []*arm) 
 				return ctx.Err()
 			}
 			if err != nil {
-				a.failed++
+				for _, twin := range withTwins([]*arm{a}) {
+					twin.failed++
+				}
 				b.fail(fmt.Errorf("%s: %s: %w", section, a.name, err))
 				continue
 			}
-			if round >= 0 {
-				a.byRound[round] = v
+			if round < 0 {
+				continue
+			}
+			a.byRound[round] = v
+			for twin := a.twin; twin != nil; twin = twin.twin {
+				twin.byRound[round] = twin.pending
 			}
 		}
 		b.progress(section, round, n, arms)
@@ -88,7 +108,7 @@ func median(sorted []float64) float64 { return quantile(sorted, 0.5) }
 // Summary is an arm of the report.
 type Summary struct {
 	Name string `json:"name"`
-	// Unit is "s" or "MiB/s", of all numbers here.
+	// Unit is "s", "MiB/s" or "1/s", of all numbers here.
 	Unit   string  `json:"unit"`
 	N      int     `json:"n"`
 	Failed int     `json:"failed"`
@@ -103,13 +123,14 @@ type Summary struct {
 }
 
 const (
-	unitSeconds = "s"
-	unitRate    = "MiB/s"
+	unitSeconds  = "s"
+	unitRate     = "MiB/s"
+	unitRequests = "1/s"
 )
 
 func (a *arm) unit() string {
-	if a.rate {
-		return unitRate
+	if a.per != "" {
+		return a.per
 	}
 	return unitSeconds
 }

@@ -146,8 +146,8 @@ func count(n, failed int) string {
 }
 
 func (s Summary) text(v float64) string {
-	if s.Unit == unitRate {
-		return digits(v) + " " + unitRate
+	if s.Unit != unitSeconds {
+		return digits(v) + " " + s.Unit
 	}
 	return seconds(v)
 }

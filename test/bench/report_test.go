@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,7 @@ func sampleReport(t *testing.T) Report {
 		{total: 2 * time.Second, spans: []span{{"create", 500 * time.Microsecond}, {"kernel to /init", time.Second}}},
 		{total: 3 * time.Second, spans: []span{{"create", 600 * time.Microsecond}, {"kernel to /init", 2 * time.Second}}},
 	})
-	vsock := &arm{name: "vsock", rate: true, byRound: map[int]float64{0: 32.04, 1: 1234}}
+	vsock := &arm{name: "vsock", per: unitRate, byRound: map[int]float64{0: 32.04, 1: 1234}}
 	bulk := Section{Name: "bulk", Title: "32 MiB"}
 	if err := bulk.add([]*arm{vsock}); err != nil {
 		t.Fatal(err)
@@ -101,7 +102,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("options are %+v, %v", o, err)
 	}
 	for _, bad := range [][]string{
-		{"-only", "sleep"}, {"-n", "0"}, {"-size", "0"}, {"-size", "16388"}, {"-size", "6"}, {"-accel", "xen"}, {"more"}, {"-nope"},
+		{"-only", "sleep"}, {"-n", "0"}, {"-size", "0"}, {"-size", "16388"}, {"-size", "6"}, {"-artifact", "0"}, {"-accel", "xen"}, {"more"}, {"-nope"},
 	} {
 		if _, err := parse(bad, &said); err == nil {
 			t.Errorf("%q is taken", bad)
@@ -123,6 +124,18 @@ func TestGuestGives(t *testing.T) {
 	}
 	if err := o.check(); err != nil {
 		t.Error(err)
+	}
+	out, err := exec.CommandContext(t.Context(), filepath.Join(dir, "guest"), "tick", "3", "1ms").Output()
+	var stamps []int64
+	for line := range strings.Lines(string(out)) {
+		stamp, perr := tickOf(strings.TrimSpace(line))
+		if perr != nil {
+			t.Error(perr)
+		}
+		stamps = append(stamps, stamp)
+	}
+	if err != nil || len(stamps) != 3 || !slices.IsSorted(stamps) || stamps[0] <= 0 {
+		t.Errorf("ticks %v, %v", stamps, err)
 	}
 	if err := exec.CommandContext(t.Context(), filepath.Join(dir, "guest"), "take").Run(); err == nil {
 		t.Error("a guest that cannot do what it is asked for ends well")

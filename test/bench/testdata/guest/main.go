@@ -3,6 +3,7 @@
 //
 //	guest vsock            ports of a machine that the agent runs it in
 //	guest give SIZE SEED   data to the standard output, then its checksum
+//	guest tick N PAUSE     N lines with the monotonic time of their writing
 //	guest                  as /init of a bare machine: a virtio-serial port
 package main
 
@@ -54,8 +55,10 @@ func run(args []string) error {
 		return serveVsock()
 	case len(args) == 3 && args[0] == "give":
 		return give(args[1], args[2])
+	case len(args) == 3 && args[0] == "tick":
+		return tick(args[1], args[2])
 	}
-	return errors.New("want vsock, or give SIZE SEED")
+	return errors.New("want vsock, give SIZE SEED, or tick N PAUSE")
 }
 
 func ready() { fmt.Println("bench guest ready") }
@@ -171,6 +174,32 @@ func give(sizeText, seedText string) error {
 		return err
 	}
 	return wire.WriteAnswer(os.Stdout, sum)
+}
+
+// tick writes a line now and then that says when it was written, in nanoseconds
+// of the monotonic clock, which all processes of one kernel share.
+func tick(countText, pauseText string) error {
+	count, err := strconv.Atoi(countText)
+	if err != nil {
+		return err
+	}
+	pause, err := time.ParseDuration(pauseText)
+	if err != nil {
+		return err
+	}
+	clock := time.NewTicker(pause)
+	defer clock.Stop()
+	for range count {
+		<-clock.C
+		var now unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+			return err
+		}
+		if _, err := fmt.Println("tick", now.Nano()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // serveSerial is the whole life of a bare machine.
