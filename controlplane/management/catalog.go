@@ -25,7 +25,7 @@ func (a *api) ListLoadouts(w http.ResponseWriter, r *http.Request) {
 		resolved, err := loadouts.Resolve(name, a.Catalog.Lookup)
 		if err != nil {
 			// A layer can be extended only; it is not for callers to choose.
-			a.logFrom(r).Debug("loadout left out of the list", "loadout", name, "error", err)
+			a.Log.DebugContext(r.Context(), "loadout left out of the list", "loadout", name, "error", err)
 			continue
 		}
 		list.Items = append(list.Items, loadoutJSON(name, resolved))

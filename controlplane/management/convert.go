@@ -66,6 +66,16 @@ func instanceJSON(v fleet.View, base string) managementv1.Instance {
 		UpdatedAt:         stamp(v.UpdatedAt),
 		Generation:        v.Generation,
 		Host:              v.Host,
+		Tenant:            v.Tenant,
+		ExpiresAt:         stamp(v.ExpiresAt),
+		LastActiveAt:      stamp(v.LastActive),
+		Resting:           v.Resting,
+		Reason:            v.Reason,
+		Restarts:          v.Restarts,
+		Health:            fault(v.Health),
+	}
+	if v.Idle != nil {
+		i.Idle = managementv1.Idle{Timeout: v.Idle.Timeout.String(), Action: v.Idle.Action, Wake: v.Idle.Wake}
 	}
 	if v.Guest != nil {
 		i.Guest = managementv1.Guest{
@@ -95,8 +105,8 @@ func fault(f *instance.Fault) managementv1.Fault {
 	return out
 }
 
-func operation(op fleet.Operation) managementv1.Operation {
-	return managementv1.Operation{
+func operationJSON(op fleet.Operation) managementv1.Operation {
+	out := managementv1.Operation{
 		Id:           op.ID,
 		Kind:         op.Kind,
 		InstanceId:   string(op.Instance),
@@ -109,6 +119,26 @@ func operation(op fleet.Operation) managementv1.Operation {
 		CreatedAt:    stamp(op.CreatedAt),
 		UpdatedAt:    stamp(op.UpdatedAt),
 		EndedAt:      stamp(op.EndedAt),
+		Canceling:    op.Canceling,
+	}
+	for _, s := range op.Steps {
+		out.Steps = append(out.Steps, managementv1.OperationStep{Name: s.Name, Mark: s.Mark, At: stamp(s.At), Cause: s.Cause})
+	}
+	return out
+}
+
+func eventJSON(e fleet.Event) managementv1.Event {
+	return managementv1.Event{
+		Seq: int64(e.Seq), //nolint:gosec // counts from 1; no log is that long
+		At:  stamp(e.At), Type: e.Type, InstanceId: string(e.Instance), InstanceName: e.Name,
+		State: state(e.Phase), OperationId: e.Operation, Reason: e.Reason, Message: e.Message,
+	}
+}
+
+func orphan(o fleet.Orphan) managementv1.Orphan {
+	return managementv1.Orphan{
+		Id: string(o.ID), Name: o.Name, Provider: o.Provider, Running: o.Running, Note: o.Note,
+		Since: stamp(o.Since), RemoveAfter: stamp(o.RemoveAfter),
 	}
 }
 
@@ -129,18 +159,9 @@ func images(in []fleet.Image) []managementv1.Image {
 func host(f fleet.HostFacts) managementv1.Host {
 	h := managementv1.Host{
 		Host: f.Host, Version: f.Version, StateDir: f.StateDir, Instances: f.Instances,
-		Providers: make([]managementv1.Provider, 0, len(f.Providers)),
+		Providers: providers(f.Providers),
 		Images:    images(f.Images),
 		Checks:    make([]managementv1.Check, 0, len(f.Checks)),
-	}
-	for _, p := range f.Providers {
-		h.Providers = append(h.Providers, managementv1.Provider{
-			Name: p.Name, Runtime: p.Kind, Default: p.Default,
-			Available: p.Available, Reason: p.Reason, Remediation: p.Remedy,
-			Accelerator: p.Accelerator, AcceleratorReason: p.AcceleratorReason,
-			Vsock: p.Vsock, VsockReason: p.VsockReason,
-			Versions: table(p.Versions), Operations: list(p.Operations),
-		})
 	}
 	for _, c := range f.Checks {
 		h.Checks = append(h.Checks, managementv1.Check{
@@ -148,4 +169,18 @@ func host(f fleet.HostFacts) managementv1.Host {
 		})
 	}
 	return h
+}
+
+func providers(in []fleet.Provider) []managementv1.Provider {
+	out := make([]managementv1.Provider, 0, len(in))
+	for _, p := range in {
+		out = append(out, managementv1.Provider{
+			Name: p.Name, Runtime: p.Kind, Default: p.Default,
+			Available: p.Available, Reason: p.Reason, Remediation: p.Remedy,
+			Accelerator: p.Accelerator, AcceleratorReason: p.AcceleratorReason,
+			Vsock: p.Vsock, VsockReason: p.VsockReason,
+			Versions: table(p.Versions), Operations: list(p.Operations),
+		})
+	}
+	return out
 }

@@ -4,12 +4,17 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
 const (
@@ -17,21 +22,39 @@ const (
 	maxPage     = 1000
 	maxCursor   = 256
 	maxShown    = 128
+	maxTTL      = 365 * 24 * time.Hour
+	maxDuration = 32 // bytes
+)
+
+// The media types of bodies.
+const (
+	mediaJSON       = "application/json"
+	mediaMergePatch = "application/merge-patch+json"
+	mediaTar        = "application/x-tar"
 )
 
 // decode reads one JSON value and nothing after it into v. Members that
 // nobody knows are refused: a misspelt one would be ignored in silence.
-func decode(w http.ResponseWriter, r *http.Request, v any) error {
-	if err := wantMedia(r, "application/json"); err != nil {
+func decode(w http.ResponseWriter, r *http.Request, v any, media ...string) error {
+	if err := wantMedia(r, media...); err != nil {
 		return err
 	}
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
+	var raw json.RawMessage
+	if err := dec.Decode(&raw); err != nil {
 		return malformed(err)
+	}
+	if len(raw) == 0 || raw[0] != '{' {
+		return callerFault(codeMalformed, "send one JSON object", "the body is no JSON object")
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return callerFault(codeMalformed, "send one JSON object", "the body goes on after its first JSON value")
+	}
+	inner := json.NewDecoder(strings.NewReader(string(raw)))
+	inner.DisallowUnknownFields()
+	if err := inner.Decode(v); err != nil {
+		return malformed(err)
 	}
 	return nil
 }
@@ -57,26 +80,72 @@ func malformed(err error) error {
 	return callerFault(codeMalformed, "", "cannot read body: %v", err)
 }
 
-func wantMedia(r *http.Request, want string) error {
+func wantMedia(r *http.Request, want ...string) error {
 	got, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil || got != want {
-		return callerFault(codeMediaType, "send the header Content-Type: "+want,
+	if err != nil || !slices.Contains(want, got) {
+		return callerFault(codeMediaType, "send the header Content-Type: "+want[0],
 			"the body is of type %q", clip(r.Header.Get("Content-Type")))
 	}
 	return nil
 }
 
-// cursor is the key of the last item of the page before; empty for the first.
-func cursor(s *string) (string, error) {
+// cursorKind is the list that a cursor belongs to.
+type cursorKind string
+
+const (
+	cursorInstance  cursorKind = "i"
+	cursorOperation cursorKind = "o"
+	cursorEvent     cursorKind = "e"
+)
+
+// cursorOf is the cursor of what follows the item with that key; none is
+// needed behind the last.
+func cursorOf(kind cursorKind, key string) string {
+	if key == "" {
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString([]byte(string(kind) + "." + key))
+}
+
+// cursor reads a cursor of a list: the key of the last item of the page
+// before, empty for the first page. What a client made up is refused unless
+// it could be ours.
+func cursor(kind cursorKind, s *string) (string, error) {
 	if s == nil || *s == "" {
 		return "", nil
 	}
-	key, err := base64.RawURLEncoding.DecodeString(*s)
-	if err != nil || len(*s) > maxCursor {
-		return "", invalid{{Field: "cursor", Code: "parameter.form",
-			Message: "want next_cursor of an earlier answer"}}.or(codeInvalidParameter)
+	refused := invalid{{Field: "cursor", Code: "parameter.form",
+		Message: "want next_cursor of an earlier answer of this list"}}.or(codeInvalidParameter)
+	if len(*s) > maxCursor {
+		return "", refused
 	}
-	return string(key), nil
+	data, err := base64.RawURLEncoding.Strict().DecodeString(*s)
+	if err != nil {
+		return "", refused
+	}
+	key, ok := strings.CutPrefix(string(data), string(kind)+".")
+	if !ok {
+		return "", refused
+	}
+	switch kind {
+	case cursorInstance, cursorOperation:
+		_, err = instance.ParseID(key) // operations are named the same way
+	case cursorEvent:
+		_, err = eventNumber(key)
+	}
+	if err != nil {
+		return "", refused
+	}
+	return key, nil
+}
+
+// eventNumber reads the number of an event in its one spelling.
+func eventNumber(s string) (uint64, error) {
+	n, err := strconv.ParseUint(s, 10, 63)
+	if err == nil && strconv.FormatUint(n, 10) != s {
+		err = fmt.Errorf("want %d, found %q", n, clip(s))
+	}
+	return n, err
 }
 
 func pageSize(limit *int) (int, error) {
@@ -90,13 +159,17 @@ func pageSize(limit *int) (int, error) {
 	return *limit, nil
 }
 
-// cut takes the first items and the cursor of what follows, if any does.
-func cut[T any](items []T, limit int, key func(T) string) (page []T, next string) {
-	if len(items) <= limit {
-		return items, ""
+// duration reads a time such as 1h30m of a request's body; empty is 0.
+func duration(field, s string, longest time.Duration) (time.Duration, error) {
+	if s == "" {
+		return 0, nil
 	}
-	page = items[:limit]
-	return page, base64.RawURLEncoding.EncodeToString([]byte(key(page[limit-1])))
+	d, err := time.ParseDuration(clip(s))
+	if err != nil || len(s) > maxDuration || d < 0 || d > longest {
+		return 0, invalid{{Field: field, Code: "field.invalid",
+			Message: fmt.Sprintf("%q is no time such as 90s, 4h or 1h30m, of at most %s", clip(s), longest)}}.or(codeInvalid)
+	}
+	return d, nil
 }
 
 // clip bounds what is repeated of a request.

@@ -15,6 +15,7 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/management"
 )
 
@@ -62,8 +63,11 @@ func TestEveryRouteIsServed(t *testing.T) {
 	doc := document(t)
 	s := serve(t, &fakeFleet{})
 	bodies := map[string]struct{ media, body string }{
-		"createInstance": {"application/json", `{"loadout":{"name":"minimal"},"labels":{"a":"b"},"env":{"K":"v"}}`},
-		"putFiles":       {"application/x-tar", "not looked at here"},
+		"createInstance":  {"application/json", `{"loadout":{"name":"minimal"},"labels":{"a":"b"},"env":{"K":"v"}}`},
+		"putFiles":        {"application/x-tar", "not looked at here"},
+		"updateInstance":  {"application/merge-patch+json", `{"labels":{"a":"b","team":null}}`},
+		"renewInstance":   {"application/json", `{"ttl":"4h"}`},
+		"validateLoadout": {"application/json", `{"name":"minimal"}`},
 	}
 	for template, item := range doc.Paths.Map() {
 		operations := item.Operations()
@@ -82,9 +86,9 @@ func TestEveryRouteIsServed(t *testing.T) {
 			})
 		}
 		t.Run("wrong method "+template, func(t *testing.T) {
-			res, body := do(t, http.MethodPatch, s.URL+managementv1.BasePath+fill(template), "", "")
+			res, body := do(t, http.MethodTrace, s.URL+managementv1.BasePath+fill(template), "", "")
 			if res.StatusCode != http.StatusMethodNotAllowed {
-				t.Fatalf("PATCH %s: status %d: %s", template, res.StatusCode, body)
+				t.Fatalf("TRACE %s: status %d: %s", template, res.StatusCode, body)
 			}
 			want := slices.Sorted(maps.Keys(operations))
 			got := strings.Split(res.Header.Get("Allow"), ", ")
@@ -100,17 +104,46 @@ func TestEveryRouteIsServed(t *testing.T) {
 }
 
 // TestDocumentIsServed wants the document itself, and that every operation
-// in it has an id and says how it fails.
+// in it has an id, says how it fails and what it needs.
 func TestDocumentIsServed(t *testing.T) {
-	s := serve(t, &fakeFleet{})
-	res, body := do(t, http.MethodGet, s.URL+managementv1.BasePath+"/openapi.yaml", "", "")
-	if res.StatusCode != http.StatusOK || !bytes.Equal(body, managementv1.Document) {
-		t.Fatalf("status %d, %d bytes, want the document", res.StatusCode, len(body))
+	w := httptest.NewRecorder()
+	management.Document().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	if w.Code != http.StatusOK || !bytes.Equal(w.Body.Bytes(), managementv1.Document) {
+		t.Fatalf("status %d, %d bytes, want the document", w.Code, w.Body.Len())
 	}
 	for template, item := range document(t).Paths.Map() {
 		for method, op := range item.Operations() {
-			if op.OperationID == "" || op.Summary == "" || op.Responses.Default() == nil {
-				t.Errorf("%s %s lacks an id, a summary or a default answer", method, template)
+			if op.OperationID == "" || op.Summary == "" || len(op.Tags) != 1 || op.Responses.Default() == nil {
+				t.Errorf("%s %s lacks an id, a summary, a tag or a default answer", method, template)
+			}
+			if method == http.MethodGet || method == http.MethodPut {
+				continue
+			}
+			if op.Parameters.GetByInAndName("header", "Idempotency-Key") == nil {
+				t.Errorf("%s %s takes no Idempotency-Key", method, template)
+			}
+		}
+	}
+}
+
+// TestScopeOfEveryOperation asks for every operation with every scope, and
+// wants the document to tell the truth about it.
+func TestScopeOfEveryOperation(t *testing.T) {
+	api := management.New(config(&fakeFleet{}, nil))
+	all := []auth.Scope{auth.ScopeFleetRead, auth.ScopeFleetWrite, auth.ScopeInvoke, auth.ScopeMetricsRead, auth.ScopeAdmin}
+	for template, item := range document(t).Paths.Map() {
+		for method, op := range item.Operations() {
+			said, _ := op.Extensions["x-scope"].(string)
+			if !slices.Contains(all, auth.Scope(said)) {
+				t.Errorf("%s: x-scope is %q", op.OperationID, said)
+			}
+			for _, scope := range all {
+				w := httptest.NewRecorder()
+				as(scope, api).ServeHTTP(w, httptest.NewRequest(method, managementv1.BasePath+fill(template), nil))
+				allowed := scope == auth.ScopeAdmin || scope == auth.Scope(said)
+				if (w.Code != http.StatusForbidden) != allowed {
+					t.Errorf("%s with scope %q: status %d, x-scope is %q", op.OperationID, scope, w.Code, said)
+				}
 			}
 		}
 	}

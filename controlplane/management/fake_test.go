@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,15 +20,24 @@ import (
 type fakeFleet struct {
 	CreateFn     func(context.Context, fleet.CreateRequest) (fleet.Operation, error)
 	GetFn        func(context.Context, string) (fleet.View, error)
-	ListFn       func(context.Context, fleet.Filter) ([]fleet.View, error)
-	DeleteFn     func(context.Context, string) (fleet.Operation, error)
-	ActFn        func(context.Context, string, fleet.Action) (fleet.Operation, error)
+	ListFn       func(context.Context, fleet.Filter) (fleet.Page, error)
+	SetLabelsFn  func(context.Context, string, map[string]string, int64) (fleet.View, error)
+	RenewFn      func(context.Context, string, time.Duration) (fleet.View, error)
+	DeleteFn     func(context.Context, string, int64) (fleet.Operation, error)
+	ActFn        func(context.Context, string, fleet.Action, fleet.ActOptions) (fleet.Operation, error)
 	OperationFn  func(context.Context, string) (fleet.Operation, error)
-	OperationsFn func(context.Context) ([]fleet.Operation, error)
+	OperationsFn func(context.Context, fleet.OperationFilter) (fleet.OperationPage, error)
+	CancelFn     func(context.Context, string) (fleet.Operation, error)
 	WatchFn      func(context.Context, string) (<-chan fleet.Operation, error)
+	EventsFn     func(context.Context, uint64, fleet.EventFilter, int) ([]fleet.Event, error)
+	FollowFn     func(context.Context, uint64, fleet.EventFilter) (<-chan fleet.Event, error)
+	LastEventFn  func() uint64
 	PutArchiveFn func(context.Context, string, string, io.Reader) (int, int64, error)
 	LogFn        func(context.Context, string) (fleet.Log, error)
+	ConsoleFn    func(context.Context, string, bool, int) (io.ReadCloser, error)
 	FactsFn      func(context.Context) (fleet.HostFacts, error)
+	OrphansFn    func(context.Context) ([]fleet.Orphan, error)
+	RemoveFn     func(context.Context, instance.ID) error
 }
 
 func (f *fakeFleet) Create(ctx context.Context, req fleet.CreateRequest) (fleet.Operation, error) {
@@ -46,22 +56,40 @@ func (f *fakeFleet) Get(ctx context.Context, ref string) (fleet.View, error) {
 
 func (f *fakeFleet) List(ctx context.Context, filter fleet.Filter) (fleet.Page, error) {
 	if f.ListFn != nil {
-		views, err := f.ListFn(ctx, filter)
-		return fleet.Page{Views: views, Total: len(views)}, err
+		return f.ListFn(ctx, filter)
 	}
 	return fleet.Page{Views: []fleet.View{sampleView()}, Total: 1}, nil
 }
 
-func (f *fakeFleet) Delete(ctx context.Context, ref string, _ int64) (fleet.Operation, error) {
+func (f *fakeFleet) SetLabels(ctx context.Context, ref string, labels map[string]string, generation int64) (fleet.View, error) {
+	if f.SetLabelsFn != nil {
+		return f.SetLabelsFn(ctx, ref, labels, generation)
+	}
+	v := sampleView()
+	v.Labels = labels
+	v.Generation++
+	return v, nil
+}
+
+func (f *fakeFleet) Renew(ctx context.Context, ref string, ttl time.Duration) (fleet.View, error) {
+	if f.RenewFn != nil {
+		return f.RenewFn(ctx, ref, ttl)
+	}
+	v := sampleView()
+	v.ExpiresAt = sampleTime().Add(ttl)
+	return v, nil
+}
+
+func (f *fakeFleet) Delete(ctx context.Context, ref string, generation int64) (fleet.Operation, error) {
 	if f.DeleteFn != nil {
-		return f.DeleteFn(ctx, ref)
+		return f.DeleteFn(ctx, ref, generation)
 	}
 	return sampleOperation(), nil
 }
 
-func (f *fakeFleet) Act(ctx context.Context, ref string, a fleet.Action, _ fleet.ActOptions) (fleet.Operation, error) {
+func (f *fakeFleet) Act(ctx context.Context, ref string, a fleet.Action, o fleet.ActOptions) (fleet.Operation, error) {
 	if f.ActFn != nil {
-		return f.ActFn(ctx, ref, a)
+		return f.ActFn(ctx, ref, a, o)
 	}
 	return sampleOperation(), nil
 }
@@ -73,12 +101,65 @@ func (f *fakeFleet) Operation(ctx context.Context, id string) (fleet.Operation, 
 	return sampleOperation(), nil
 }
 
-func (f *fakeFleet) Operations(ctx context.Context, _ fleet.OperationFilter) (fleet.OperationPage, error) {
+func (f *fakeFleet) Operations(ctx context.Context, filter fleet.OperationFilter) (fleet.OperationPage, error) {
 	if f.OperationsFn != nil {
-		ops, err := f.OperationsFn(ctx)
-		return fleet.OperationPage{Operations: ops}, err
+		return f.OperationsFn(ctx, filter)
 	}
 	return fleet.OperationPage{Operations: []fleet.Operation{sampleOperation()}}, nil
+}
+
+func (f *fakeFleet) CancelOperation(ctx context.Context, id string) (fleet.Operation, error) {
+	if f.CancelFn != nil {
+		return f.CancelFn(ctx, id)
+	}
+	op := sampleOperation()
+	op.Canceling = true
+	return op, nil
+}
+
+func (f *fakeFleet) Events(ctx context.Context, after uint64, filter fleet.EventFilter, limit int) ([]fleet.Event, error) {
+	if f.EventsFn != nil {
+		return f.EventsFn(ctx, after, filter, limit)
+	}
+	return []fleet.Event{sampleEvent(after + 1)}, nil
+}
+
+func (f *fakeFleet) Follow(ctx context.Context, after uint64, filter fleet.EventFilter) (<-chan fleet.Event, error) {
+	if f.FollowFn != nil {
+		return f.FollowFn(ctx, after, filter)
+	}
+	ch := make(chan fleet.Event, 1)
+	ch <- sampleEvent(after + 1)
+	close(ch)
+	return ch, nil
+}
+
+func (f *fakeFleet) LastEvent() uint64 {
+	if f.LastEventFn != nil {
+		return f.LastEventFn()
+	}
+	return 41
+}
+
+func (f *fakeFleet) Console(ctx context.Context, ref string, follow bool, tail int) (io.ReadCloser, error) {
+	if f.ConsoleFn != nil {
+		return f.ConsoleFn(ctx, ref, follow, tail)
+	}
+	return io.NopCloser(strings.NewReader("Linux boots\nlogin:")), nil
+}
+
+func (f *fakeFleet) Orphans(ctx context.Context) ([]fleet.Orphan, error) {
+	if f.OrphansFn != nil {
+		return f.OrphansFn(ctx)
+	}
+	return []fleet.Orphan{{Provider: "libvirt", ID: sampleID, Running: true, Note: "no instance knows it", Since: sampleTime()}}, nil
+}
+
+func (f *fakeFleet) RemoveOrphan(ctx context.Context, id instance.ID) error {
+	if f.RemoveFn != nil {
+		return f.RemoveFn(ctx, id)
+	}
+	return nil
 }
 
 func (f *fakeFleet) Watch(ctx context.Context, id string) (<-chan fleet.Operation, error) {
@@ -157,6 +238,13 @@ func sampleOperation() fleet.Operation {
 	}
 }
 
+func sampleEvent(seq uint64) fleet.Event {
+	return fleet.Event{
+		Seq: seq, At: sampleTime(), Type: fleet.EventPhase, Instance: sampleID, Name: "demo", Phase: instance.Running,
+		Operation: operationID, Reason: "boot", Message: "the agent has answered",
+	}
+}
+
 // admin stands in for auth.Require.
 func admin(next http.Handler) http.Handler { return as(auth.ScopeAdmin, next) }
 
@@ -169,7 +257,7 @@ func as(scope auth.Scope, next http.Handler) http.Handler {
 
 func config(f *fakeFleet, log io.Writer) management.Config {
 	c := management.Config{
-		Instances: f, Operations: f, Guests: f, Host: f, BaseURL: "http://sandbox.test/", MaxArchive: 1 << 20,
+		Instances: f, Machines: f, Operations: f, Events: f, Guests: f, Host: f, BaseURL: "http://sandbox.test/", MaxArchive: 1 << 20,
 		Heartbeat: time.Hour,
 	}
 	if log != nil {

@@ -27,6 +27,12 @@ const (
 	codeNoInstance       = "instance.not_found"
 	codeNoOperation      = "operation.not_found"
 	codeNoLoadout        = "catalog.not_found"
+	codeNoOrphan         = "orphan.not_found"
+	codeChanged          = "instance.changed"
+	codeKeyReused        = "idempotency.key_reused"
+	codeKeyAtWork        = "idempotency.at_work"
+	codeNoKeys           = "idempotency.unavailable"
+	codeTooManyStreams   = "request.too_many_streams"
 )
 
 // meaning is how a code looks from the outside.
@@ -60,7 +66,19 @@ func meanings() map[string]meaning {
 		"instance.unsupported": {http.StatusConflict, "Not possible with this instance"},
 		"instance.not_ready":   {http.StatusServiceUnavailable, "The machine has not answered yet"},
 		"machine.gone":         {http.StatusConflict, "The machine has ended"},
-		codeNoOperation:        {http.StatusNotFound, "No such operation"},
+		codeChanged:            {http.StatusPreconditionFailed, "The instance has changed"},
+
+		codeNoOperation:            {http.StatusNotFound, "No such operation"},
+		"operation.ended":          {http.StatusConflict, "The operation has ended"},
+		"operation.not_cancelable": {http.StatusConflict, "The operation cannot be cancelled"},
+		"events.gone":              {http.StatusGone, "The events are forgotten"},
+		"selector.invalid":         {http.StatusBadRequest, "Label selector is not valid"},
+		codeNoOrphan:               {http.StatusNotFound, "No such orphan"},
+
+		codeKeyReused:      {http.StatusUnprocessableEntity, "The key is that of another request"},
+		codeKeyAtWork:      {http.StatusConflict, "The first request is still at work"},
+		codeNoKeys:         {http.StatusNotImplemented, "Keys are not kept"},
+		codeTooManyStreams: {http.StatusServiceUnavailable, "Too many streams"},
 
 		codeNoLoadout:         {http.StatusNotFound, "No such loadout"},
 		"loadout.not_found":   {http.StatusUnprocessableEntity, "No such loadout"},

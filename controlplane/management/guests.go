@@ -18,17 +18,18 @@ import (
 
 // PutFiles hands the body to the guest while it arrives.
 func (a *api) PutFiles(w http.ResponseWriter, r *http.Request, ref string, params managementv1.PutFilesParams) {
-	if err := checkRef(ref); err != nil {
-		a.fail(w, r, err)
-		return
-	}
-	if err := wantMedia(r, "application/x-tar"); err != nil {
+	if err := wantMedia(r, mediaTar); err != nil {
 		a.fail(w, r, err)
 		return
 	}
 	if !path.IsAbs(params.Path) || strings.ContainsRune(params.Path, 0) || len(params.Path) > 4096 {
 		a.fail(w, r, invalid{{Field: "path", Code: "parameter.form",
 			Message: "want an absolute path inside the machine"}}.or(codeInvalidParameter))
+		return
+	}
+	view, err := a.find(r, ref)
+	if err != nil {
+		a.fail(w, r, err)
 		return
 	}
 	body := &archive{
@@ -39,7 +40,7 @@ func (a *api) PutFiles(w http.ResponseWriter, r *http.Request, ref string, param
 	// The whole answer comes after the last byte of the body, however long
 	// that takes; archive bounds each step.
 	_ = body.rc.SetWriteDeadline(time.Time{})
-	entries, size, err := a.Guests.PutArchive(r.Context(), ref, params.Path, body)
+	entries, size, err := a.Guests.PutArchive(r.Context(), view.ID.String(), params.Path, body)
 	if err != nil {
 		if body.err != nil {
 			// The archive is broken because its source is.
@@ -77,11 +78,12 @@ func (a *archive) Read(b []byte) (int, error) {
 
 // GetInstanceLogs shows the console and the hypervisor's words.
 func (a *api) GetInstanceLogs(w http.ResponseWriter, r *http.Request, ref string) {
-	if err := checkRef(ref); err != nil {
+	view, err := a.find(r, ref)
+	if err != nil {
 		a.fail(w, r, err)
 		return
 	}
-	log, err := a.Guests.Log(r.Context(), ref)
+	log, err := a.Guests.Log(r.Context(), view.ID.String())
 	if err != nil {
 		a.fail(w, r, err)
 		return
@@ -91,7 +93,7 @@ func (a *api) GetInstanceLogs(w http.ResponseWriter, r *http.Request, ref string
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
 		if _, err := io.WriteString(w, logText(log)); err != nil {
-			a.logFrom(r).Debug("cannot write answer", "error", err)
+			a.Log.DebugContext(r.Context(), "cannot write answer", "error", err)
 		}
 		return
 	}

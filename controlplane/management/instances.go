@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
@@ -14,50 +13,32 @@ import (
 
 // ListInstances answers one page of instances, in the order of their ids.
 func (a *api) ListInstances(w http.ResponseWriter, r *http.Request, params managementv1.ListInstancesParams) {
-	filter, err := filterOf(params)
+	filter, err := filterOf(r, params)
 	if err != nil {
 		a.fail(w, r, err)
 		return
 	}
-	after, err := cursor(params.Cursor)
+	page, err := a.Instances.List(r.Context(), filter)
 	if err != nil {
 		a.fail(w, r, err)
 		return
 	}
-	limit, err := pageSize(params.Limit)
-	if err != nil {
-		a.fail(w, r, err)
-		return
-	}
-	all, err := a.Instances.List(r.Context(), filter)
-	if err != nil {
-		a.fail(w, r, err)
-		return
-	}
-	views := all.Views
-	slices.SortFunc(views, func(x, y fleet.View) int { return strings.Compare(string(x.ID), string(y.ID)) })
-	key := func(v fleet.View) string { return string(v.ID) }
-	start, _ := slices.BinarySearchFunc(views, after, func(v fleet.View, after string) int {
-		if string(v.ID) <= after {
-			return -1
-		}
-		return 1
-	})
-	page, next := cut(views[start:], limit, key)
-	list := managementv1.InstanceList{Items: make([]managementv1.Instance, 0, len(page)), NextCursor: next}
 	base := a.base(r)
-	for _, v := range page {
+	if unchanged(w, params.IfNoneMatch, etagOfPage(page, base)) {
+		return
+	}
+	list := managementv1.InstanceList{
+		Items: make([]managementv1.Instance, 0, len(page.Views)), NextCursor: cursorOf(cursorInstance, string(page.Next)),
+	}
+	for _, v := range page.Views {
 		list.Items = append(list.Items, instanceJSON(v, base))
 	}
 	a.answer(w, r, http.StatusOK, list)
 }
 
-func filterOf(params managementv1.ListInstancesParams) (fleet.Filter, error) {
-	var (
-		filter fleet.Filter
-		bad    invalid
-		labels = map[string]string{}
-	)
+func filterOf(r *http.Request, params managementv1.ListInstancesParams) (fleet.Filter, error) {
+	filter := fleet.Filter{Tenant: tenant(r)}
+	var bad invalid
 	if params.State != nil {
 		filter.Phase = instance.Phase(*params.State)
 		if !slices.Contains(instance.Phases(), filter.Phase) {
@@ -65,24 +46,27 @@ func filterOf(params managementv1.ListInstancesParams) (fleet.Filter, error) {
 				Message: fmt.Sprintf("%q is no state; want one of %v", clip(string(*params.State)), instance.Phases())})
 		}
 	}
-	for _, l := range params.Label {
-		key, value, ok := strings.Cut(l, "=")
-		if !ok || key == "" {
-			bad = append(bad, fleet.FieldError{Field: "label", Code: "parameter.form",
-				Message: fmt.Sprintf("%q is not of the form key=value", clip(l))})
-			continue
+	var err error
+	if len(params.Label) > 0 {
+		if slices.Contains(params.Label, "") {
+			bad = append(bad, fleet.FieldError{Field: "label", Code: "parameter.form", Message: "want a label selector, found nothing"})
+		} else if filter.Selector, err = fleet.ParseSelector(strings.Join(params.Label, ",")); err != nil {
+			f := instance.AsFault(err)
+			bad = append(bad, fleet.FieldError{Field: "label", Code: f.Code, Message: f.Error()})
 		}
-		labels[key] = value
 	}
-	filter.Selector = fleet.SelectLabels(labels)
-	return filter, bad.or(codeInvalidParameter)
+	after, err := cursor(cursorInstance, params.Cursor)
+	bad = bad.and(err)
+	filter.After = instance.ID(after)
+	filter.Limit, err = pageSize(params.Limit)
+	return filter, bad.and(err).or(codeInvalidParameter)
 }
 
 // CreateInstance records a new instance and answers with the operation that
 // makes it.
-func (a *api) CreateInstance(w http.ResponseWriter, r *http.Request) {
+func (a *api) CreateInstance(w http.ResponseWriter, r *http.Request, _ managementv1.CreateInstanceParams) {
 	var body managementv1.CreateInstance
-	if err := decode(w, r, &body); err != nil {
+	if err := decode(w, r, &body, mediaJSON); err != nil {
 		a.fail(w, r, err)
 		return
 	}
@@ -90,23 +74,30 @@ func (a *api) CreateInstance(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, r, err)
 		return
 	}
-	req := fleet.CreateRequest{
-		Name:    body.Name,
-		Labels:  body.Labels,
-		Env:     body.Env,
-		Loadout: fleet.Source{Name: body.Loadout.Name},
+	ttl, err := duration("ttl", body.Ttl, maxTTL)
+	if err != nil {
+		a.fail(w, r, err)
+		return
 	}
-	if body.Loadout.Content != "" {
-		req.Loadout.Data = []byte(body.Loadout.Content)
+	op, err := a.Instances.Create(r.Context(), fleet.CreateRequest{
+		Name: body.Name, Labels: body.Labels, Env: body.Env, Loadout: source(body.Loadout), TTL: ttl, Tenant: tenant(r),
+	})
+	a.accepted(w, r, op, err)
+}
+
+// source is a loadout as it came with a request.
+func source(body managementv1.LoadoutSource) fleet.Source {
+	s := fleet.Source{Name: body.Name}
+	if body.Content != "" {
+		s.Data = []byte(body.Content)
 	}
-	if len(body.Loadout.Layers) > 0 {
-		req.Loadout.Layers = make(map[string][]byte, len(body.Loadout.Layers))
-		for ref, content := range body.Loadout.Layers {
-			req.Loadout.Layers[ref] = []byte(content)
+	if len(body.Layers) > 0 {
+		s.Layers = make(map[string][]byte, len(body.Layers))
+		for ref, content := range body.Layers {
+			s.Layers[ref] = []byte(content)
 		}
 	}
-	op, err := a.Instances.Create(r.Context(), req)
-	a.accepted(w, r, op, err)
+	return s
 }
 
 // Bounds of a request to create, as the OpenAPI document states them.
@@ -120,111 +111,86 @@ const (
 	maxLoadoutName = 1024
 )
 
+// refuse notes a broken rule.
+func (e *invalid) refuse(wrong bool, field, format string, args ...any) {
+	if wrong {
+		*e = append(*e, fleet.FieldError{Field: field, Code: "field.invalid", Message: fmt.Sprintf(format, args...)})
+	}
+}
+
+// sorted orders the errors by field: maps have no order.
+func (e invalid) sorted() invalid {
+	slices.SortFunc(e, func(x, y fleet.FieldError) int { return strings.Compare(x.Field, y.Field) })
+	return e
+}
+
 // checkCreate finds what is wrong with a request before the fleet sees it.
 // Values of env may be secrets and are not repeated.
 func checkCreate(body managementv1.CreateInstance) error {
 	var bad invalid
-	refuse := func(wrong bool, field, format string, args ...any) {
-		if wrong {
-			bad = append(bad, fleet.FieldError{Field: field, Code: "field.invalid", Message: fmt.Sprintf(format, args...)})
-		}
-	}
 	if body.Name != "" {
 		if err := instance.CheckName(body.Name); err != nil {
-			refuse(true, "name", "%v", err)
+			bad.refuse(true, "name", "%v", err)
 		}
 	}
-	refuse(body.Loadout.Name == "", "loadout.name", "want the name of a loadout")
-	refuse(len(body.Loadout.Name) > maxLoadoutName, "loadout.name", "want at most %d bytes", maxLoadoutName)
-	refuse(len(body.Loadout.Content) > maxLoadout, "loadout.content", "want at most %d bytes", maxLoadout)
-	refuse(len(body.Loadout.Layers) > maxLayers, "loadout.layers", "want at most %d layers", maxLayers)
-	for ref, content := range body.Loadout.Layers {
-		refuse(len(content) > maxLoadout, "loadout.layers."+clip(ref), "want at most %d bytes", maxLoadout)
-	}
-	refuse(len(body.Labels) > maxLabels, "labels", "want at most %d labels", maxLabels)
-	for key, value := range body.Labels {
-		refuse(key == "" || len(key) > maxLabel || len(value) > maxLabel, "labels."+clip(key),
-			"want a key of 1 to %d bytes and a value of at most as many", maxLabel)
-	}
-	refuse(len(body.Env) > maxEnv, "env", "want at most %d variables", maxEnv)
+	bad.checkSource("loadout.", body.Loadout)
+	bad.checkLabels(body.Labels)
+	bad.refuse(len(body.Env) > maxEnv, "env", "want at most %d variables", maxEnv)
 	for key, value := range body.Env {
-		refuse(key == "" || len(key) > maxLabel || strings.ContainsAny(key, "=\x00"), "env."+clip(key),
+		bad.refuse(key == "" || len(key) > maxLabel || strings.ContainsAny(key, "=\x00"), "env."+clip(key),
 			"want a name of 1 to %d bytes without = and NUL", maxLabel)
-		refuse(len(value) > maxEnvValue || strings.ContainsRune(value, 0), "env."+clip(key),
+		bad.refuse(len(value) > maxEnvValue || strings.ContainsRune(value, 0), "env."+clip(key),
 			"want a value of at most %d bytes without NUL", maxEnvValue)
 	}
-	slices.SortFunc(bad, func(x, y fleet.FieldError) int { return strings.Compare(x.Field, y.Field) })
-	return bad.or(codeInvalid)
+	return bad.sorted().or(codeInvalid)
+}
+
+func (e *invalid) checkSource(prefix string, s managementv1.LoadoutSource) {
+	e.refuse(s.Name == "", prefix+"name", "want the name of a loadout")
+	e.refuse(len(s.Name) > maxLoadoutName, prefix+"name", "want at most %d bytes", maxLoadoutName)
+	e.refuse(len(s.Content) > maxLoadout, prefix+"content", "want at most %d bytes", maxLoadout)
+	e.refuse(len(s.Layers) > maxLayers, prefix+"layers", "want at most %d layers", maxLayers)
+	for ref, content := range s.Layers {
+		e.refuse(len(content) > maxLoadout, prefix+"layers."+clip(ref), "want at most %d bytes", maxLoadout)
+	}
+}
+
+func (e *invalid) checkLabels(labels map[string]string) {
+	e.refuse(len(labels) > maxLabels, "labels", "want at most %d labels", maxLabels)
+	for key, value := range labels {
+		e.refuse(key == "" || len(key) > maxLabel || len(value) > maxLabel, "labels."+clip(key),
+			"want a key of 1 to %d bytes and a value of at most as many", maxLabel)
+	}
 }
 
 // GetInstance shows one instance, or nothing when the client has it already.
 func (a *api) GetInstance(w http.ResponseWriter, r *http.Request, ref string, params managementv1.GetInstanceParams) {
-	if err := checkRef(ref); err != nil {
-		a.fail(w, r, err)
-		return
-	}
-	view, err := a.Instances.Get(r.Context(), ref)
+	view, err := a.find(r, ref)
 	if err != nil {
 		a.fail(w, r, err)
 		return
 	}
-	etag := strconv.Quote(string(view.ID) + "." + strconv.FormatInt(view.Generation, 10))
-	w.Header().Set("ETag", etag)
-	if params.IfNoneMatch != nil && matchesETag(*params.IfNoneMatch, etag) {
-		w.WriteHeader(http.StatusNotModified)
+	if unchanged(w, params.IfNoneMatch, etag(view)) {
 		return
 	}
 	a.answer(w, r, http.StatusOK, instanceJSON(view, a.base(r)))
 }
 
-// matchesETag compares as If-None-Match does (RFC 9110, 13.1.2).
-func matchesETag(header, etag string) bool {
-	for one := range strings.SplitSeq(header, ",") {
-		one = strings.TrimSpace(one)
-		if one == "*" || strings.TrimPrefix(one, "W/") == etag {
-			return true
-		}
-	}
-	return false
-}
-
-// DeleteInstance begins to remove an instance.
-func (a *api) DeleteInstance(w http.ResponseWriter, r *http.Request, ref string) {
+// find returns an instance of the principal's tenant. One of another tenant
+// is answered as one that is not there.
+func (a *api) find(r *http.Request, ref string) (fleet.View, error) {
 	if err := checkRef(ref); err != nil {
-		a.fail(w, r, err)
-		return
+		return fleet.View{}, err
 	}
-	op, err := a.Instances.Delete(r.Context(), ref, 0)
-	a.accepted(w, r, op, err)
-}
-
-// StartInstance boots a machine that has ended.
-func (a *api) StartInstance(w http.ResponseWriter, r *http.Request, ref string) {
-	a.act(w, r, ref, fleet.ActionStart)
-}
-
-// StopInstance ends a machine and keeps its disk.
-func (a *api) StopInstance(w http.ResponseWriter, r *http.Request, ref string) {
-	a.act(w, r, ref, fleet.ActionStop)
-}
-
-// PauseInstance stops a machine's processor.
-func (a *api) PauseInstance(w http.ResponseWriter, r *http.Request, ref string) {
-	a.act(w, r, ref, fleet.ActionPause)
-}
-
-// ResumeInstance lets a paused machine go on.
-func (a *api) ResumeInstance(w http.ResponseWriter, r *http.Request, ref string) {
-	a.act(w, r, ref, fleet.ActionResume)
-}
-
-func (a *api) act(w http.ResponseWriter, r *http.Request, ref string, action fleet.Action) {
-	if err := checkRef(ref); err != nil {
-		a.fail(w, r, err)
-		return
+	view, err := a.Instances.Get(r.Context(), ref)
+	if err != nil {
+		return fleet.View{}, err
 	}
-	op, err := a.Instances.Act(r.Context(), ref, action, fleet.ActOptions{})
-	a.accepted(w, r, op, err)
+	if view.Tenant != "" && view.Tenant != tenant(r) {
+		return fleet.View{}, noInstance(ref)
+	}
+	notesOf(r.Context()).instance = view.ID
+	return view, nil
 }
 
 // checkRef refuses what can be neither an id nor a name, so that it reaches
@@ -236,6 +202,10 @@ func checkRef(ref string) error {
 	if instance.CheckName(ref) == nil {
 		return nil
 	}
+	return noInstance(ref)
+}
+
+func noInstance(ref string) error {
 	return callerFault(codeNoInstance, "GET "+managementv1.BasePath+"/instances lists what there is",
 		"there is no instance %q", clip(ref))
 }

@@ -10,8 +10,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	"pgregory.net/rapid"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
@@ -27,13 +29,14 @@ func TestCreatePassesEverythingOn(t *testing.T) {
 		return sampleOperation(), nil
 	}})
 	res, body := do(t, http.MethodPost, s.URL+managementv1.BasePath+"/instances", "application/json; charset=utf-8", `{
-		"name": "demo", "labels": {"team": "blue"}, "env": {"MODE": "test"},
+		"name": "demo", "labels": {"team": "blue"}, "env": {"MODE": "test"}, "ttl": "1h30m",
 		"loadout": {"name": "dev.yaml", "content": "kind: loadout", "layers": {"base.yaml": "kind: layer"}}}`)
 	if res.StatusCode != http.StatusAccepted {
 		t.Fatalf("status %d: %s", res.StatusCode, body)
 	}
 	want := fleet.CreateRequest{
 		Name: "demo", Labels: map[string]string{"team": "blue"}, Env: map[string]string{"MODE": "test"},
+		TTL: 90 * time.Minute, Tenant: "default",
 		Loadout: fleet.Source{
 			Name: "dev.yaml", Data: []byte("kind: loadout"), Layers: map[string][]byte{"base.yaml": []byte("kind: layer")},
 		},
@@ -98,73 +101,118 @@ func TestETag(t *testing.T) {
 
 func TestFilter(t *testing.T) {
 	var got fleet.Filter
-	s := serve(t, &fakeFleet{ListFn: func(_ context.Context, f fleet.Filter) ([]fleet.View, error) {
+	s := serve(t, &fakeFleet{ListFn: func(_ context.Context, f fleet.Filter) (fleet.Page, error) {
 		got = f
-		return nil, nil
+		return fleet.Page{}, nil
 	}})
-	res, body := do(t, http.MethodGet, s.URL+managementv1.BasePath+"/instances?state=paused&label=team=blue&label=a=b%3Dc", "", "")
+	res, body := do(t, http.MethodGet, s.URL+managementv1.BasePath+
+		"/instances?limit=5&state=paused&label=team%3Dblue,a%21%3Db&label=x+in+(y,z)", "", "")
 	if res.StatusCode != http.StatusOK || !strings.Contains(string(body), `"items":[]`) {
 		t.Fatalf("status %d: %s", res.StatusCode, body)
 	}
-	want := fleet.Filter{Phase: instance.Paused, Selector: fleet.SelectLabels(map[string]string{"team": "blue", "a": "b=c"})}
+	sel, err := fleet.ParseSelector("team=blue,a!=b,x in (y,z)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fleet.Filter{Tenant: "default", Phase: instance.Paused, Selector: sel, Limit: 5}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// TestPages wants every item exactly once and in order, whatever the sizes
-// of list and pages.
+func ids(n int) *rapid.Generator[[]string] {
+	id := rapid.Custom(func(t *rapid.T) string {
+		b := rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "id")
+		u := uuid.Must(uuid.FromBytes(b))
+		u[6], u[8] = u[6]&0x0f|0x70, u[8]&0x3f|0x80
+		return u.String()
+	})
+	return rapid.SliceOfNDistinct(id, 0, n, rapid.ID)
+}
+
+// page returns what of a sorted list follows a key.
+func page(all []string, after string, limit int) (some []string, next string) {
+	start, found := slices.BinarySearch(all, after)
+	if found {
+		start++
+	}
+	some = all[start:]
+	if len(some) > limit {
+		some = some[:limit]
+		next = some[limit-1]
+	}
+	return some, next
+}
+
+// TestPages wants every item that is there all the time exactly once and in
+// order, whatever the sizes of list and pages, and whatever comes and goes
+// between two pages.
 func TestPages(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		ids := rapid.SliceOfNDistinct(rapid.StringMatching(`[0-9a-f]{8}`), 0, 30, rapid.ID).Draw(rt, "ids")
+		stay := ids(20).Draw(rt, "stay")
+		pass := ids(20).Draw(rt, "pass")
 		limit := rapid.IntRange(1, 12).Draw(rt, "limit")
+		now := func() []string {
+			some := slices.Clone(stay)
+			for _, id := range pass {
+				if rapid.Bool().Draw(rt, "there") {
+					some = append(some, id)
+				}
+			}
+			slices.Sort(some)
+			return slices.Compact(some)
+		}
 		f := &fakeFleet{
-			ListFn: func(context.Context, fleet.Filter) ([]fleet.View, error) {
-				views := make([]fleet.View, 0, len(ids))
-				for _, id := range ids {
-					views = append(views, fleet.View{ID: instance.ID(id)})
+			ListFn: func(_ context.Context, filter fleet.Filter) (p fleet.Page, _ error) {
+				some, next := page(now(), string(filter.After), filter.Limit)
+				for _, id := range some {
+					p.Views = append(p.Views, fleet.View{ID: instance.ID(id)})
 				}
-				return views, nil
+				p.Next = instance.ID(next)
+				return p, nil
 			},
-			OperationsFn: func(context.Context) ([]fleet.Operation, error) {
-				ops := make([]fleet.Operation, 0, len(ids))
-				for _, id := range ids {
-					ops = append(ops, fleet.Operation{ID: id})
+			EventsFn: func(_ context.Context, after uint64, _ fleet.EventFilter, limit int) (events []fleet.Event, _ error) {
+				for seq := after + 1; seq <= uint64(len(stay)) && len(events) < limit; seq++ {
+					events = append(events, fleet.Event{Seq: seq, Instance: instance.ID(stay[seq-1])})
 				}
-				return ops, nil
+				return events, nil
+			},
+			OperationsFn: func(_ context.Context, filter fleet.OperationFilter) (p fleet.OperationPage, _ error) {
+				all := now()
+				if i, _ := slices.BinarySearch(all, filter.After); filter.After != "" {
+					all = all[:i]
+				}
+				slices.Reverse(all)
+				if len(all) > filter.Limit {
+					all = all[:filter.Limit]
+					p.Next = all[filter.Limit-1]
+				}
+				for _, id := range all {
+					p.Operations = append(p.Operations, fleet.Operation{ID: id})
+				}
+				return p, nil
 			},
 		}
 		h := admin(management.New(config(f, nil)))
-		want := slices.Sorted(slices.Values(ids))
-		for _, path := range []string{"/instances", "/operations"} {
-			var got []string
-			for cursor, more := "", true; more; {
-				var page struct {
-					Items []struct {
-						ID string `json:"id"`
-					} `json:"items"`
-					Next string `json:"next_cursor"`
-				}
-				w := httptest.NewRecorder()
-				h.ServeHTTP(w, httptest.NewRequest(http.MethodGet,
-					fmt.Sprintf("%s%s?limit=%d&cursor=%s", managementv1.BasePath, path, limit, url.QueryEscape(cursor)), nil))
-				if w.Code != http.StatusOK {
-					rt.Fatalf("status %d: %s", w.Code, w.Body)
-				}
-				if err := json.Unmarshal(w.Body.Bytes(), &page); err != nil {
-					rt.Fatal(err)
-				}
-				if len(page.Items) > limit || (len(page.Items) < limit && page.Next != "") {
-					rt.Fatalf("page of %d with limit %d, next %q", len(page.Items), limit, page.Next)
-				}
-				for _, i := range page.Items {
-					got = append(got, i.ID)
-				}
-				cursor, more = page.Next, page.Next != ""
+		for _, path := range []string{"/instances", "/operations", "/events"} {
+			got := walk(rt, h, path, limit)
+			want := slices.Clone(stay)
+			switch path {
+			case "/operations":
+				slices.Sort(want)
+				slices.Reverse(want)
+			case "/instances":
+				slices.Sort(want)
 			}
-			if path == "/operations" {
-				slices.Reverse(got)
+			// What passes may be seen or not, but at most once.
+			seen := map[string]int{}
+			for _, id := range got {
+				seen[id]++
+				if seen[id] > 1 {
+					rt.Fatalf("%s: %s comes twice in %v", path, id, got)
+				}
 			}
+			got = slices.DeleteFunc(got, func(id string) bool { return !slices.Contains(stay, id) })
 			if !slices.Equal(got, want) {
 				rt.Fatalf("%s: got %v, want %v", path, got, want)
 			}
@@ -172,22 +220,59 @@ func TestPages(t *testing.T) {
 	})
 }
 
+// walk reads a list to its end.
+func walk(t *rapid.T, h http.Handler, path string, limit int) (got []string) {
+	for cursor, more := "", true; more; {
+		var page struct {
+			Items []struct {
+				ID         string `json:"id"`
+				InstanceID string `json:"instance_id"`
+			} `json:"items"`
+			Next string `json:"next_cursor"`
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet,
+			fmt.Sprintf("%s%s?limit=%d&cursor=%s", managementv1.BasePath, path, limit, url.QueryEscape(cursor)), nil))
+		if w.Code != http.StatusOK {
+			t.Fatalf("status %d: %s", w.Code, w.Body)
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &page); err != nil {
+			t.Fatal(err)
+		}
+		if len(page.Items) > limit || (len(page.Items) < limit && page.Next != "") {
+			t.Fatalf("page of %d with limit %d, next %q", len(page.Items), limit, page.Next)
+		}
+		for _, i := range page.Items {
+			if path == "/events" {
+				i.ID = i.InstanceID
+			}
+			got = append(got, i.ID)
+		}
+		cursor, more = page.Next, page.Next != ""
+	}
+	return got
+}
+
 func TestActions(t *testing.T) {
 	var asked []string
-	s := serve(t, &fakeFleet{ActFn: func(_ context.Context, ref string, a fleet.Action) (fleet.Operation, error) {
-		asked = append(asked, ref+" "+string(a))
+	s := serve(t, &fakeFleet{ActFn: func(_ context.Context, ref string, a fleet.Action, o fleet.ActOptions) (fleet.Operation, error) {
+		asked = append(asked, fmt.Sprint(ref, " ", a, " ", o.Force))
 		return sampleOperation(), nil
 	}})
-	for _, verb := range []string{"start", "stop", "pause", "resume"} {
+	var want []string
+	for verb, force := range map[string]bool{
+		"start": false, "stop": false, "stop?force=true": true, "stop?force=false": false, "pause": false, "resume": false, "restart": false,
+	} {
 		// A colon may come escaped, too.
 		for _, colon := range []string{":", "%3A"} {
 			res, body := do(t, http.MethodPost, s.URL+managementv1.BasePath+"/instances/demo"+colon+verb, "", "")
 			if res.StatusCode != http.StatusAccepted {
 				t.Errorf("%s: status %d: %s", verb, res.StatusCode, body)
 			}
+			action, _, _ := strings.Cut(verb, "?")
+			want = append(want, fmt.Sprint(sampleID, " ", action, " ", force))
 		}
 	}
-	want := []string{"demo start", "demo start", "demo stop", "demo stop", "demo pause", "demo pause", "demo resume", "demo resume"}
 	if diff := cmp.Diff(want, asked); diff != "" {
 		t.Error(diff)
 	}

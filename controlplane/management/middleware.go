@@ -5,42 +5,44 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"regexp"
 	"runtime/debug"
+	"strings"
 	"time"
 
-	"github.com/google/uuid"
+	"github.com/gorilla/mux"
 
+	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
 type contextKey int
 
-const requestIDKey contextKey = iota
+const notesKey contextKey = iota
 
-var requestIDRule = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
-
-// requestID names the request in answers and in the log.
-func requestID(ctx context.Context) string {
-	id, _ := ctx.Value(requestIDKey).(string)
-	return id
+// notes is what the handlers learn of a request and its line in the log tells.
+type notes struct {
+	route     string // template, without the base path
+	instance  instance.ID
+	operation string
 }
 
-func (a *api) logFrom(r *http.Request) *slog.Logger {
-	return a.Log.With("request_id", requestID(r.Context()))
+func notesOf(ctx context.Context) *notes {
+	if n, ok := ctx.Value(notesKey).(*notes); ok {
+		return n
+	}
+	return &notes{}
 }
 
-// identify gives every request an id, the client's own if it is harmless.
-func (a *api) identify(next http.Handler) http.Handler {
+// note remembers which route a request has taken.
+func (a *api) note(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		id := r.Header.Get("X-Request-Id")
-		if !requestIDRule.MatchString(id) {
-			id = uuid.NewString()
+		if route := mux.CurrentRoute(r); route != nil {
+			if template, err := route.GetPathTemplate(); err == nil {
+				notesOf(r.Context()).route = strings.TrimPrefix(template, managementv1.BasePath)
+			}
 		}
-		w.Header().Set("X-Request-Id", id)
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestIDKey, id)))
+		next.ServeHTTP(w, r)
 	})
 }
 
@@ -51,15 +53,28 @@ func (a *api) record(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		rec := &recorder{ResponseWriter: w}
+		n := &notes{}
+		r = r.WithContext(context.WithValue(r.Context(), notesKey, n))
+		w.Header().Set("X-Content-Type-Options", "nosniff")
 		defer func() {
+			took := time.Since(start)
+			a.Observe(Seen{Route: n.route, Method: r.Method, Status: rec.status, Took: took})
 			level := slog.LevelInfo
 			if r.Method == http.MethodGet && rec.status < http.StatusBadRequest {
 				level = slog.LevelDebug
 			}
 			principal, _ := auth.FromContext(r.Context())
-			a.logFrom(r).Log(r.Context(), level, "request",
-				"method", r.Method, "path", r.URL.Path, "status", rec.status, "bytes", rec.bytes,
-				"duration", time.Since(start), "principal", principal.Name)
+			attrs := []slog.Attr{
+				slog.String("method", r.Method), slog.String("path", clip(r.URL.Path)), slog.Int("status", rec.status),
+				slog.Int64("bytes", rec.bytes), slog.Duration("duration", took), slog.String("principal", principal.Name),
+			}
+			if n.instance != "" {
+				attrs = append(attrs, slog.String("instance", n.instance.String()))
+			}
+			if n.operation != "" {
+				attrs = append(attrs, slog.String("operation", n.operation))
+			}
+			a.Log.LogAttrs(r.Context(), level, "request", attrs...)
 		}()
 		next.ServeHTTP(rec, r)
 	})
@@ -76,7 +91,7 @@ func (a *api) recoverPanic(next http.Handler) http.Handler {
 			if p == http.ErrAbortHandler { //nolint:errorlint // a panic value, compared as net/http does
 				panic(p)
 			}
-			a.logFrom(r).Error("request panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			a.Log.ErrorContext(r.Context(), "request panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			if rec, ok := w.(*recorder); ok && rec.status != 0 {
 				// Half an answer is out; only a broken connection tells the truth.
 				panic(http.ErrAbortHandler)
@@ -87,18 +102,25 @@ func (a *api) recoverPanic(next http.Handler) http.Handler {
 	})
 }
 
-// authorize asks for the scope that a route needs: one to look, one to change.
-func (a *api) authorize(next http.Handler) http.Handler {
+// authenticate asks for a principal, whatever the path.
+func (a *api) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		principal, ok := auth.FromContext(r.Context())
-		if !ok {
+		if _, ok := auth.FromContext(r.Context()); !ok {
 			w.Header().Set("WWW-Authenticate", auth.Challenge)
 			a.fail(w, r, callerFault(codeUnauthorized, auth.Remedy, "the request carries no token"))
 			return
 		}
-		scope := auth.ScopeFleetWrite
-		if r.Method == http.MethodGet || r.Method == http.MethodHead {
-			scope = auth.ScopeFleetRead
+		next.ServeHTTP(w, r)
+	})
+}
+
+// authorize asks for the scope that a route needs.
+func (a *api) authorize(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		principal, _ := auth.FromContext(r.Context())
+		scope, ok := a.scopes[r.Method+" "+notesOf(r.Context()).route]
+		if !ok {
+			scope = auth.ScopeAdmin // a route that nobody has thought of
 		}
 		if !principal.Has(scope) {
 			a.fail(w, r, &instance.Fault{
@@ -111,6 +133,12 @@ func (a *api) authorize(next http.Handler) http.Handler {
 	})
 }
 
+// tenant is whose instances a request may see.
+func tenant(r *http.Request) string {
+	principal, _ := auth.FromContext(r.Context())
+	return principal.TenantOrDefault()
+}
+
 // recorder remembers what was answered.
 type recorder struct {
 	http.ResponseWriter
@@ -119,7 +147,7 @@ type recorder struct {
 }
 
 func (r *recorder) WriteHeader(status int) {
-	if r.status == 0 {
+	if r.status == 0 && status >= http.StatusOK {
 		r.status = status
 	}
 	r.ResponseWriter.WriteHeader(status)

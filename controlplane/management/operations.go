@@ -1,142 +1,174 @@
 package management
 
 import (
-	"encoding/json"
-	"fmt"
+	"context"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
-var operationIDRule = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+// maxWait bounds how long a client may wait for an operation in one request.
+const maxWait = 5 * time.Minute
 
-func checkOperationID(id string) error {
-	if operationIDRule.MatchString(id) {
-		return nil
-	}
-	return callerFault(codeNoOperation, "GET "+managementv1.BasePath+"/operations lists what there is",
+// operation returns an operation of the principal's tenant.
+func (a *api) operation(r *http.Request, id string) (fleet.Operation, error) {
+	missing := callerFault(codeNoOperation, "GET "+managementv1.BasePath+"/operations lists what there is",
 		"there is no operation %q", clip(id))
+	if _, err := instance.ParseID(id); err != nil {
+		return fleet.Operation{}, missing
+	}
+	op, err := a.Operations.Operation(r.Context(), id)
+	if err != nil {
+		return fleet.Operation{}, err
+	}
+	if op.Tenant != "" && op.Tenant != tenant(r) {
+		return fleet.Operation{}, missing
+	}
+	n := notesOf(r.Context())
+	n.operation, n.instance = op.ID, op.Instance
+	return op, nil
 }
 
 // ListOperations answers one page of operations, newest first: ids of version
 // 7 sort by time.
 func (a *api) ListOperations(w http.ResponseWriter, r *http.Request, params managementv1.ListOperationsParams) {
-	before, err := cursor(params.Cursor)
+	filter, err := a.operationFilter(r, params)
 	if err != nil {
 		a.fail(w, r, err)
 		return
 	}
-	limit, err := pageSize(params.Limit)
+	page, err := a.Operations.Operations(r.Context(), filter)
 	if err != nil {
 		a.fail(w, r, err)
 		return
 	}
-	all, err := a.Operations.Operations(r.Context(), fleet.OperationFilter{})
-	if err != nil {
-		a.fail(w, r, err)
-		return
+	list := managementv1.OperationList{
+		Items:      make([]managementv1.Operation, 0, len(page.Operations)),
+		NextCursor: cursorOf(cursorOperation, page.Next),
 	}
-	ops := all.Operations
-	if before != "" {
-		ops = slices.DeleteFunc(ops, func(op fleet.Operation) bool { return op.ID >= before })
-	}
-	slices.SortFunc(ops, func(x, y fleet.Operation) int { return strings.Compare(y.ID, x.ID) })
-	page, next := cut(ops, limit, func(op fleet.Operation) string { return op.ID })
-	list := managementv1.OperationList{Items: make([]managementv1.Operation, 0, len(page)), NextCursor: next}
-	for _, op := range page {
-		list.Items = append(list.Items, operation(op))
+	for _, op := range page.Operations {
+		list.Items = append(list.Items, operationJSON(op))
 	}
 	a.answer(w, r, http.StatusOK, list)
 }
 
-// GetOperation shows one operation.
-func (a *api) GetOperation(w http.ResponseWriter, r *http.Request, id string) {
-	if err := checkOperationID(id); err != nil {
-		a.fail(w, r, err)
-		return
+func (a *api) operationFilter(r *http.Request, params managementv1.ListOperationsParams) (fleet.OperationFilter, error) {
+	filter := fleet.OperationFilter{Tenant: tenant(r)}
+	var bad invalid
+	states := []fleet.OperationState{
+		fleet.OperationPending, fleet.OperationRunning, fleet.OperationSucceeded, fleet.OperationFailed, fleet.OperationCanceled,
 	}
-	op, err := a.Operations.Operation(r.Context(), id)
+	if params.State != nil {
+		filter.State = fleet.OperationState(*params.State)
+		if !slices.Contains(states, filter.State) {
+			bad = append(bad, fleet.FieldError{Field: "state", Code: "parameter.unknown",
+				Message: "want pending, running, succeeded, failed or canceled"})
+		}
+	}
+	if params.Kind != nil {
+		filter.Kind = *params.Kind
+		if len(filter.Kind) > 64 || !strings.Contains(filter.Kind, ".") {
+			bad = append(bad, fleet.FieldError{Field: "kind", Code: "parameter.form", Message: "want a kind such as instance.create"})
+		}
+	}
+	var err error
+	filter.After, err = cursor(cursorOperation, params.Cursor)
+	bad = bad.and(err)
+	filter.Limit, err = pageSize(params.Limit)
+	if bad = bad.and(err); len(bad) > 0 {
+		return filter, bad.or(codeInvalidParameter)
+	}
+	filter.Instance, err = a.instanceFilter(r, params.Instance)
+	return filter, err
+}
+
+// instanceFilter finds the instance that a list is narrowed to. An id may be
+// that of one that is gone.
+func (a *api) instanceFilter(r *http.Request, ref *string) (instance.ID, error) {
+	if ref == nil {
+		return "", nil
+	}
+	if id, err := instance.ParseID(*ref); err == nil {
+		return id, nil
+	}
+	view, err := a.find(r, *ref)
+	return view.ID, err
+}
+
+// GetOperation shows one operation, at once or when it has ended.
+func (a *api) GetOperation(w http.ResponseWriter, r *http.Request, id string, params managementv1.GetOperationParams) {
+	var wait time.Duration
+	if params.Wait != nil {
+		var err error
+		if wait, err = time.ParseDuration(clip(*params.Wait)); err != nil || wait < 0 || wait > maxWait {
+			a.fail(w, r, invalid{{Field: "wait", Code: "parameter.range",
+				Message: "want a time of at most 5m, such as 30s"}}.or(codeInvalidParameter))
+			return
+		}
+	}
+	op, err := a.operation(r, id)
+	if err == nil && wait > 0 && !op.State.Done() {
+		op, err = a.await(r, op, wait)
+	}
 	if err != nil {
 		a.fail(w, r, err)
 		return
 	}
-	a.answer(w, r, http.StatusOK, operation(op))
+	a.answer(w, r, http.StatusOK, operationJSON(op))
+}
+
+// await returns the operation as it is when it ends, or after a while.
+func (a *api) await(r *http.Request, op fleet.Operation, wait time.Duration) (fleet.Operation, error) {
+	release, err := a.openStream()
+	if err != nil {
+		return op, err
+	}
+	defer release()
+	ctx, cancel := context.WithTimeout(r.Context(), wait)
+	defer cancel()
+	changes, err := a.Operations.Watch(ctx, op.ID)
+	if err != nil {
+		return op, err
+	}
+	for next := range changes { // until it has ended, or the time has
+		op = next
+	}
+	return op, r.Context().Err()
+}
+
+// CancelOperation asks for the early end of an operation.
+func (a *api) CancelOperation(w http.ResponseWriter, r *http.Request, id string, _ managementv1.CancelOperationParams) {
+	op, err := a.operation(r, id)
+	if err == nil {
+		op, err = a.Operations.CancelOperation(r.Context(), op.ID)
+	}
+	a.accepted(w, r, op, err)
 }
 
 // WatchOperation streams an operation until it has ended.
 func (a *api) WatchOperation(w http.ResponseWriter, r *http.Request, id string) {
-	if err := checkOperationID(id); err != nil {
-		a.fail(w, r, err)
-		return
-	}
-	changes, err := a.Operations.Watch(r.Context(), id)
+	op, err := a.operation(r, id)
 	if err != nil {
 		a.fail(w, r, err)
 		return
 	}
-	stream := newEventStream(w, a.Stall)
-	heartbeat := time.NewTicker(a.Heartbeat)
-	defer heartbeat.Stop()
-	for {
-		select {
-		case op, ok := <-changes:
-			if !ok {
-				return
-			}
-			if err := stream.event("operation", operation(op)); err != nil {
-				a.logFrom(r).Debug("cannot write event", "error", err)
-				return
-			}
-			heartbeat.Reset(a.Heartbeat)
-		case <-heartbeat.C:
-			if err := stream.comment(); err != nil {
-				return
-			}
-		case <-r.Context().Done():
-			return
-		}
-	}
-}
-
-// eventStream writes server-sent events. The server's own deadline for
-// answers does not hold for a stream; each write has one of its own, so that
-// a client that does not read is let go.
-type eventStream struct {
-	w     http.ResponseWriter
-	rc    *http.ResponseController
-	stall time.Duration
-}
-
-func newEventStream(w http.ResponseWriter, stall time.Duration) *eventStream {
-	h := w.Header()
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // proxies would keep events back
-	w.WriteHeader(http.StatusOK)
-	return &eventStream{w: w, rc: http.NewResponseController(w), stall: stall}
-}
-
-func (s *eventStream) event(name string, v any) error {
-	data, err := json.Marshal(v)
+	release, err := a.openStream()
 	if err != nil {
-		return fmt.Errorf("cannot encode event: %w", err)
+		a.fail(w, r, err)
+		return
 	}
-	return s.send("event: " + name + "\ndata: " + string(data) + "\n\n")
-}
-
-func (s *eventStream) comment() error { return s.send(": still here\n\n") }
-
-func (s *eventStream) send(frame string) error {
-	// A writer without deadlines or without a buffer does not need them.
-	_ = s.rc.SetWriteDeadline(time.Now().Add(s.stall))
-	if _, err := s.w.Write([]byte(frame)); err != nil {
-		return fmt.Errorf("cannot write event: %w", err)
+	defer release()
+	changes, err := a.Operations.Watch(r.Context(), op.ID)
+	if err != nil {
+		a.fail(w, r, err)
+		return
 	}
-	_ = s.rc.Flush()
-	return nil
+	stream(a, w, r, changes, func(s *eventStream, op fleet.Operation) error {
+		return s.event("", "operation", operationJSON(op))
+	})
 }

@@ -14,6 +14,7 @@ import (
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/request"
 )
 
 // callerFault is the fault of a request that no part of the fleet has seen.
@@ -46,6 +47,15 @@ func (e invalid) or(code string) error {
 	return &instance.Fault{Blame: instance.Caller, Code: code, Err: e}
 }
 
+// and adds the field errors that another check has found.
+func (e invalid) and(err error) invalid {
+	var fields fleet.FieldErrors
+	if errors.As(err, &fields) {
+		return append(e, fields.Fields()...)
+	}
+	return e
+}
+
 // fail answers with the problem that err is. What nobody has explained stays
 // in the log: it may hold paths and addresses, and tells a caller nothing.
 func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
@@ -53,12 +63,12 @@ func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil && (fault.Code == codeInternal || errors.Is(err, context.Canceled)) {
 		// The client has gone or the server is: what came of that is for the
 		// log alone.
-		a.logFrom(r).Debug("request abandoned", "error", err)
+		a.Log.DebugContext(r.Context(), "request abandoned", "error", err)
 		fault = &instance.Fault{Blame: instance.Host, Code: codeAbandoned, Hint: "try again", Err: errAbandoned}
 	}
 	status := statusOf(fault)
 	if status >= http.StatusInternalServerError && fault.Code != codeAbandoned {
-		a.logFrom(r).Error("request failed", "code", fault.Code, "blame", string(fault.Blame), "error", err)
+		a.Log.ErrorContext(r.Context(), "request failed", "code", fault.Code, "blame", string(fault.Blame), "error", err)
 	}
 	p := managementv1.Problem{
 		Type:        managementv1.ProblemType + fault.Code,
@@ -66,7 +76,7 @@ func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 		Status:      status,
 		Code:        fault.Code,
 		Blame:       managementv1.Blame(fault.Blame),
-		RequestId:   requestID(r.Context()),
+		RequestId:   request.ID(r.Context()),
 		Remediation: fault.Hint,
 	}
 	if fault.Code == codeInternal {
@@ -89,12 +99,12 @@ func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 func (a *api) problem(w http.ResponseWriter, r *http.Request, p managementv1.Problem) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
-	if p.Status == http.StatusServiceUnavailable {
+	if p.Status == http.StatusServiceUnavailable && w.Header().Get("Retry-After") == "" {
 		w.Header().Set("Retry-After", "5")
 	}
 	w.WriteHeader(p.Status)
 	if err := encode(w, p); err != nil {
-		a.logFrom(r).Debug("cannot write problem", "error", err)
+		a.Log.DebugContext(r.Context(), "cannot write problem", "error", err)
 	}
 }
 
@@ -104,7 +114,7 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request, status int, v any) 
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	if err := encode(w, v); err != nil {
-		a.logFrom(r).Debug("cannot write answer", "error", err)
+		a.Log.DebugContext(r.Context(), "cannot write answer", "error", err)
 	}
 }
 
@@ -121,8 +131,10 @@ func (a *api) accepted(w http.ResponseWriter, r *http.Request, op fleet.Operatio
 		a.fail(w, r, err)
 		return
 	}
+	n := notesOf(r.Context())
+	n.operation, n.instance = op.ID, op.Instance
 	w.Header().Set("Location", managementv1.BasePath+"/operations/"+op.ID)
-	a.answer(w, r, http.StatusAccepted, operation(op))
+	a.answer(w, r, http.StatusAccepted, operationJSON(op))
 }
 
 // badParameter answers what the generated code could not read.
@@ -161,12 +173,12 @@ func (a *api) noRoute(w http.ResponseWriter, r *http.Request) {
 func (a *api) wrongMethod(router *mux.Router) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var allowed []string
-		for _, m := range []string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete} {
+		for _, m := range []string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodPatch, http.MethodDelete} {
 			try := r.Clone(r.Context())
 			try.Method = m
 			var match mux.RouteMatch
 			// A ref has no colon: "demo:stop" is a verb, not the name of a machine.
-			if router.Match(try, &match) && match.MatchErr == nil && !strings.Contains(match.Vars["ref"], ":") {
+			if router.Match(try, &match) && match.MatchErr == nil && !strings.Contains(match.Vars["ref"]+match.Vars["id"], ":") {
 				allowed = append(allowed, m)
 			}
 		}

@@ -3,6 +3,7 @@ package management_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -46,7 +47,10 @@ func TestProblems(t *testing.T) {
 	fails := func(err error) *fakeFleet {
 		return &fakeFleet{
 			CreateFn: func(context.Context, fleet.CreateRequest) (fleet.Operation, error) { return fleet.Operation{}, err },
-			GetFn:    func(context.Context, string) (fleet.View, error) { return fleet.View{}, err },
+			GetFn:    func(context.Context, string) (fleet.View, error) { return sampleView(), err },
+			CancelFn: func(context.Context, string) (fleet.Operation, error) { return fleet.Operation{}, err },
+			EventsFn: func(context.Context, uint64, fleet.EventFilter, int) ([]fleet.Event, error) { return nil, err },
+			RemoveFn: func(context.Context, instance.ID) error { return err },
 			PutArchiveFn: func(_ context.Context, _, _ string, tar io.Reader) (int, int64, error) {
 				if _, rerr := io.Copy(io.Discard, tar); rerr != nil {
 					return 0, 0, fmt.Errorf("cannot send: %w", rerr)
@@ -90,14 +94,35 @@ func TestProblems(t *testing.T) {
 		{"too_large", "POST", "/instances", "application/json", `{"name":"` + strings.Repeat("x", 9<<20) + `"}`, nil, 413},
 		{"fields", "POST", "/instances", "application/json",
 			`{"name":"-bad-","loadout":{"name":""},"labels":{"":"x"},"env":{"A=B":"secret value"}}`, nil, 422},
-		{"state", "GET", "/instances?state=asleep&label=novalue", "", "", nil, 400},
+		{"state", "GET", "/instances?state=asleep&label=a%3Db%3Dc%28", "", "", nil, 400},
 		{"limit", "GET", "/instances?limit=0", "", "", nil, 400},
 		{"limit_no_number", "GET", "/instances?limit=many", "", "", nil, 400},
 		{"cursor", "GET", "/instances?cursor=%21", "", "", nil, 400},
+		{"cursor_of_another_list", "GET", "/operations?cursor=" + cursorOf("i."+sampleID), "", "", nil, 400},
+		{"cursor_event", "GET", "/events?cursor=" + cursorOf("e.007"), "", "", nil, 400},
 		{"operation_id", "GET", "/operations/%2e%2e", "", "", nil, 404},
+		{"operation_filter", "GET", "/operations?state=done&kind=create", "", "", nil, 400},
+		{"operation_wait", "GET", "/operations/" + operationID + "?wait=6m", "", "", nil, 400},
+		{"operation_ended", "POST", "/operations/" + operationID + ":cancel", "", "",
+			fails(fault(instance.Caller, "operation.ended", "", errors.New("the operation has ended"))), 409},
+		{"event_type", "GET", "/events?type=Phase", "", "", nil, 400},
+		{"events_gone", "GET", "/events?cursor=" + cursorOf("e.7"), "", "",
+			fails(fault(instance.Caller, "events.gone", "begin anew", errors.New("events before 100 are forgotten"))), 410},
+		{"last_event_id", "GET", "/events/stream?after=-1", "", "", nil, 400},
+		{"console_tail", "GET", "/instances/demo/console?tail=-1", "", "", nil, 400},
+		{"orphan_id", "DELETE", "/orphans/nope", "", "", nil, 404},
+		{"orphan_not_found", "DELETE", "/orphans/" + sampleID, "", "",
+			fails(fault(instance.Caller, "orphan.not_found", "", errors.New("there is none"))), 404},
+		{"ttl", "POST", "/instances", "application/json", `{"loadout":{"name":"m"},"ttl":"-3h"}`, nil, 422},
+		{"renew_without_ttl", "POST", "/instances/demo:renew", "application/json", `{}`, nil, 422},
+		{"labels_null", "PATCH", "/instances/demo", "application/merge-patch+json", `{"labels":null}`, nil, 422},
+		{"labels_invalid", "PATCH", "/instances/demo", "application/merge-patch+json", `{"labels":{"":"x"}}`, nil, 422},
+		{"body_is_list", "PATCH", "/instances/demo", "application/merge-patch+json", `[]`, nil, 400},
+		{"validate_unknown", "POST", "/loadouts:validate", "application/json", `{"name":"nope"}`, nil, 422},
+		{"validate_without_name", "POST", "/loadouts:validate", "application/json", `{"content":"x"}`, nil, 422},
 		{"no_route", "GET", "/nothing", "", "", nil, 404},
 		{"double_slash", "GET", "//instances", "", "", nil, 404},
-		{"method", "PATCH", "/instances", "", "", nil, 405},
+		{"method", "TRACE", "/instances", "", "", nil, 405},
 		{"unknown_verb", "POST", "/instances/demo:explode", "", "", nil, 404},
 		{"no_loadout", "GET", "/loadouts/nope", "", "", nil, 404},
 		{"files_without_path", "PUT", "/instances/demo/files", "application/x-tar", "x", nil, 400},
@@ -131,6 +156,8 @@ func TestProblems(t *testing.T) {
 		})
 	}
 }
+
+func cursorOf(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
 func golden(t *testing.T, file string, got []byte) {
 	t.Helper()

@@ -156,7 +156,7 @@ func TestUploadStreams(t *testing.T) {
 		}
 		select {
 		case got := <-arrived:
-			if got != "demo /workspace first" {
+			if got != sampleID+" /workspace first" {
 				t.Errorf("guest got %q", got)
 			}
 		case <-time.After(time.Minute):

@@ -86,6 +86,7 @@ var arrows = []arrow{
 	{"controlplane/sqlite", "controlplane/prompt", "implements its store"},
 	{"controlplane/sqlite", "controlplane/push", "implements its store"},
 	{"controlplane/sqlite", "controlplane/idempotency", "keeps what is known of messages"},
+	{"controlplane/sqlite", "controlplane/management/once", "and of requests with an Idempotency-Key"},
 
 	// Surfaces.
 	{"controlplane/auth", "controlplane/instance", "refusals are faults"},
@@ -101,6 +102,8 @@ var arrows = []arrow{
 	{"controlplane/a2a", "controlplane/prompt", "decodes replies and shows why one is refused"},
 	{"controlplane/a2a", "controlplane/runner/...", "hands messages to the runners"},
 	{"controlplane/management", "api/management/v1", "serves this contract"},
+	{"controlplane/management", "controlplane/management/once", "carries a request with an Idempotency-Key out once"},
+	{"controlplane/management", "controlplane/request", "names requests in answers and in the log"},
 	{"controlplane/management", "controlplane/auth", "for principals with a scope"},
 	{"controlplane/management", "controlplane/fleet", "over the fleet"},
 	{"controlplane/management", "controlplane/instance", "maps phases and faults to the wire"},

@@ -149,6 +149,45 @@ type CreateInstance struct {
 
 	// Name Made from the loadout's name when absent. Also the guest's host name.
 	Name string `json:"name,omitempty,omitzero"`
+
+	// Ttl A time such as `90s`, `4h` or `1h30m`; at most a year.
+	//
+	// Example: 4h
+	Ttl Duration `json:"ttl,omitempty,omitzero"`
+}
+
+// Duration A time such as `90s`, `4h` or `1h30m`; at most a year.
+//
+// Example: 4h
+type Duration = string
+
+// Event defines model for Event.
+type Event struct {
+	At           time.Time `json:"at"`
+	InstanceId   string    `json:"instance_id,omitempty,omitzero"`
+	InstanceName string    `json:"instance_name,omitempty,omitzero"`
+
+	// Message For people.
+	Message     string `json:"message,omitempty,omitzero"`
+	OperationId string `json:"operation_id,omitempty,omitzero"`
+
+	// Reason A code, such as that of a fault.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Seq Counts from 1, without gaps.
+	Seq   int64         `json:"seq"`
+	State InstanceState `json:"state,omitempty,omitzero"`
+
+	// Type What happened, such as `instance.phase` or `operation.ended`.
+	Type string `json:"type"`
+}
+
+// EventList defines model for EventList.
+type EventList struct {
+	Items []Event `json:"items"`
+
+	// NextCursor Absent on the last page.
+	NextCursor string `json:"next_cursor,omitempty,omitzero"`
 }
 
 // Fault defines model for Fault.
@@ -207,6 +246,20 @@ type Host struct {
 	Version   string     `json:"version"`
 }
 
+// Idle What happens when nobody uses the instance. Absent for nothing.
+type Idle struct {
+	// Action `pause` or `stop`.
+	Action string `json:"action"`
+
+	// Timeout A time such as `90s`, `4h` or `1h30m`; at most a year.
+	//
+	// Example: 4h
+	Timeout Duration `json:"timeout"`
+
+	// Wake Whether the next A2A request wakes it.
+	Wake bool `json:"wake"`
+}
+
 // Image defines model for Image.
 type Image struct {
 	BuiltAt time.Time `json:"built_at,omitempty,omitzero"`
@@ -241,22 +294,32 @@ type Instance struct {
 	Capabilities      []string  `json:"capabilities"`
 	Cpus              int       `json:"cpus"`
 	CreatedAt         time.Time `json:"created_at"`
-	Fault             Fault     `json:"fault,omitempty,omitzero"`
+
+	// ExpiresAt When it will be removed. Absent for never.
+	ExpiresAt time.Time `json:"expires_at,omitempty,omitzero"`
+	Fault     Fault     `json:"fault,omitempty,omitzero"`
 
 	// Generation Grows with every change.
 	Generation int64 `json:"generation"`
 
 	// Guest What the agent said when it answered. Absent before that. Not to be trusted.
-	Guest Guest  `json:"guest,omitempty,omitzero"`
-	Host  string `json:"host,omitempty,omitzero"`
+	Guest  Guest  `json:"guest,omitempty,omitzero"`
+	Health Fault  `json:"health,omitempty,omitzero"`
+	Host   string `json:"host,omitempty,omitzero"`
 
 	// Id UUID; never changes, never used again.
 	Id string `json:"id"`
 
+	// Idle What happens when nobody uses the instance. Absent for nothing.
+	Idle Idle `json:"idle,omitempty,omitzero"`
+
 	// ImageRef Pinned reference, `qcow2://images/…@sha256:…`.
 	ImageRef string `json:"image_ref,omitempty,omitzero"`
 	Labels   Labels `json:"labels"`
-	Loadout  string `json:"loadout"`
+
+	// LastActiveAt When it was last in use. No part of the ETag.
+	LastActiveAt time.Time `json:"last_active_at,omitempty,omitzero"`
+	Loadout      string    `json:"loadout"`
 
 	// LoadoutHash Digest of the combined loadout.
 	LoadoutHash string `json:"loadout_hash,omitempty,omitzero"`
@@ -266,12 +329,22 @@ type Instance struct {
 	Name   string `json:"name"`
 
 	// Provider Driver that runs the machine.
-	Provider string   `json:"provider"`
-	Runners  []string `json:"runners"`
+	Provider string `json:"provider"`
+
+	// Reason Why it is in its state, such as `request`, `idle`, `expired`, `boot`, or the code of a fault.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Restarts How often it was started after the first time.
+	Restarts int `json:"restarts,omitempty,omitzero"`
+
+	// Resting Whether it is paused or stopped for being idle.
+	Resting bool     `json:"resting,omitempty,omitzero"`
+	Runners []string `json:"runners"`
 
 	// Runtime Kind of `runtime/v1`: vm, container or host.
 	Runtime   string        `json:"runtime"`
 	State     InstanceState `json:"state"`
+	Tenant    string        `json:"tenant,omitempty,omitzero"`
 	UpdatedAt time.Time     `json:"updated_at"`
 
 	// Vsock How the host reaches the guest.
@@ -320,6 +393,22 @@ type Loadout struct {
 	Name   string `json:"name"`
 }
 
+// LoadoutFinding One rule and the place where a document breaks it.
+type LoadoutFinding struct {
+	// Column From 1; 0 for the document as a whole.
+	Column int `json:"column"`
+
+	// Field Such as `resources.memory`. Absent for the document as a whole.
+	Field string `json:"field,omitempty,omitzero"`
+	File  string `json:"file"`
+
+	// Line From 1; 0 for the document as a whole.
+	Line int `json:"line"`
+
+	// Rule What is wanted, in one line.
+	Rule string `json:"rule"`
+}
+
 // LoadoutList defines model for LoadoutList.
 type LoadoutList struct {
 	Items []Loadout `json:"items"`
@@ -338,8 +427,19 @@ type LoadoutSource struct {
 	Name string `json:"name"`
 }
 
+// LoadoutValidation defines model for LoadoutValidation.
+type LoadoutValidation struct {
+	// Errors By place.
+	Errors   []LoadoutFinding `json:"errors"`
+	Loadout  Loadout          `json:"loadout,omitempty,omitzero"`
+	Valid    bool             `json:"valid"`
+	Warnings []LoadoutFinding `json:"warnings"`
+}
+
 // Operation defines model for Operation.
 type Operation struct {
+	// Canceling Whether its end has been asked for.
+	Canceling bool      `json:"canceling,omitempty,omitzero"`
 	CreatedAt time.Time `json:"created_at"`
 
 	// EndedAt Absent while it runs.
@@ -354,10 +454,13 @@ type Operation struct {
 	Percent int    `json:"percent"`
 
 	// Phase The step at work, such as `image` or `boot`.
-	Phase     string         `json:"phase,omitempty,omitzero"`
-	State     OperationState `json:"state"`
-	UpdatedAt time.Time      `json:"updated_at"`
-	Warnings  []string       `json:"warnings,omitempty,omitzero"`
+	Phase string         `json:"phase,omitempty,omitzero"`
+	State OperationState `json:"state"`
+
+	// Steps The marks of its journal, oldest first.
+	Steps     []OperationStep `json:"steps,omitempty,omitzero"`
+	UpdatedAt time.Time       `json:"updated_at"`
+	Warnings  []string        `json:"warnings,omitempty,omitzero"`
 }
 
 // OperationList defines model for OperationList.
@@ -370,6 +473,40 @@ type OperationList struct {
 
 // OperationState defines model for OperationState.
 type OperationState string
+
+// OperationStep defines model for OperationStep.
+type OperationStep struct {
+	At time.Time `json:"at"`
+
+	// Cause Why it failed.
+	Cause string `json:"cause,omitempty,omitzero"`
+
+	// Mark `began`, `skipped`, `did`, `failed` or `undone`.
+	Mark string `json:"mark"`
+	Name string `json:"name"`
+}
+
+// Orphan defines model for Orphan.
+type Orphan struct {
+	Id   string `json:"id"`
+	Name string `json:"name,omitempty,omitzero"`
+
+	// Note What is odd about it.
+	Note     string `json:"note"`
+	Provider string `json:"provider"`
+
+	// RemoveAfter When it may be removed. Absent for never.
+	RemoveAfter time.Time `json:"remove_after,omitempty,omitzero"`
+	Running     bool      `json:"running"`
+
+	// Since When it was found.
+	Since time.Time `json:"since,omitempty,omitzero"`
+}
+
+// OrphanList defines model for OrphanList.
+type OrphanList struct {
+	Items []Orphan `json:"items"`
+}
 
 // Problem RFC 9457 problem details.
 type Problem struct {
@@ -416,6 +553,24 @@ type Provider struct {
 	VsockReason string            `json:"vsock_reason,omitempty,omitzero"`
 }
 
+// ProviderList defines model for ProviderList.
+type ProviderList struct {
+	Items []Provider `json:"items"`
+}
+
+// RenewInstance defines model for RenewInstance.
+type RenewInstance struct {
+	// Ttl A time such as `90s`, `4h` or `1h30m`; at most a year.
+	//
+	// Example: 4h
+	Ttl Duration `json:"ttl"`
+}
+
+// UpdateInstance defines model for UpdateInstance.
+type UpdateInstance struct {
+	Labels map[string]*string `json:"labels"`
+}
+
 // Version defines model for Version.
 type Version struct {
 	// Api Versions of this API that the server speaks.
@@ -425,6 +580,21 @@ type Version struct {
 
 // Cursor defines model for Cursor.
 type Cursor = string
+
+// EventInstance defines model for EventInstance.
+type EventInstance = string
+
+// EventType defines model for EventType.
+type EventType = []string
+
+// IdempotencyKey defines model for IdempotencyKey.
+type IdempotencyKey = string
+
+// IfMatch defines model for IfMatch.
+type IfMatch = string
+
+// IfNoneMatch defines model for IfNoneMatch.
+type IfNoneMatch = string
 
 // InstanceRef defines model for InstanceRef.
 type InstanceRef = string
@@ -438,13 +608,13 @@ type OperationID = string
 // Accepted defines model for Accepted.
 type Accepted = Operation
 
-// ListInstancesParams defines parameters for ListInstances.
-type ListInstancesParams struct {
-	// State Only instances in this state.
-	State *InstanceState `form:"state,omitempty" json:"state,omitempty"`
+// ListEventsParams defines parameters for ListEvents.
+type ListEventsParams struct {
+	// Instance Only those of this instance, by id or name. Of one that is gone, by id.
+	Instance *EventInstance `form:"instance,omitempty" json:"instance,omitempty"`
 
-	// Label Only instances with this label, `key=value`. May be repeated; all must match.
-	Label []string `form:"label,omitempty" json:"label,omitempty,omitzero"`
+	// Type Only those of this type, such as `instance.phase`. May be repeated; one must match.
+	Type EventType `form:"type,omitempty" json:"type,omitempty,omitzero"`
 
 	// Limit How many items at most. Default 200.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
@@ -453,10 +623,81 @@ type ListInstancesParams struct {
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
+// WatchEventsParams defines parameters for WatchEvents.
+type WatchEventsParams struct {
+	// Instance Only those of this instance, by id or name. Of one that is gone, by id.
+	Instance *EventInstance `form:"instance,omitempty" json:"instance,omitempty"`
+
+	// Type Only those of this type, such as `instance.phase`. May be repeated; one must match.
+	Type EventType `form:"type,omitempty" json:"type,omitempty,omitzero"`
+
+	// After Begin behind the event with this number; 0 for everything that is kept.
+	After *int64 `form:"after,omitempty" json:"after,omitempty"`
+
+	// LastEventID Number of the last event received; wins over `after`.
+	LastEventID *string `json:"Last-Event-ID,omitempty"`
+}
+
+// ListInstancesParams defines parameters for ListInstances.
+type ListInstancesParams struct {
+	// State Only instances in this state.
+	State *InstanceState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Label A label selector as Kubernetes has them: `team=blue`, `team!=blue`,
+	// `team in (blue, red)`, `team notin (blue)`, `team`, `!team`, several joined
+	// by commas. May be repeated; all must match.
+	Label []string `form:"label,omitempty" json:"label,omitempty,omitzero"`
+
+	// Limit How many items at most. Default 200.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor `next_cursor` of the page before.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// IfNoneMatch An ETag from an earlier answer; the same state answers `304`.
+	IfNoneMatch *IfNoneMatch `json:"If-None-Match,omitempty"`
+}
+
+// CreateInstanceParams defines parameters for CreateInstance.
+type CreateInstanceParams struct {
+	// IdempotencyKey Names this request, so that a repetition of it is answered and not carried out
+	// again. Best a fresh UUID, with or without quotes.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteInstanceParams defines parameters for DeleteInstance.
+type DeleteInstanceParams struct {
+	// IfMatch An ETag from an earlier answer; when the instance has changed since, the answer is `412`.
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+
+	// IdempotencyKey Names this request, so that a repetition of it is answered and not carried out
+	// again. Best a fresh UUID, with or without quotes.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // GetInstanceParams defines parameters for GetInstance.
 type GetInstanceParams struct {
 	// IfNoneMatch An ETag from an earlier answer; the same state answers `304`.
-	IfNoneMatch *string `json:"If-None-Match,omitempty"`
+	IfNoneMatch *IfNoneMatch `json:"If-None-Match,omitempty"`
+}
+
+// UpdateInstanceParams defines parameters for UpdateInstance.
+type UpdateInstanceParams struct {
+	// IfMatch An ETag from an earlier answer; when the instance has changed since, the answer is `412`.
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+
+	// IdempotencyKey Names this request, so that a repetition of it is answered and not carried out
+	// again. Best a fresh UUID, with or without quotes.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// GetInstanceConsoleParams defines parameters for GetInstanceConsole.
+type GetInstanceConsoleParams struct {
+	// Follow Go on with what the guest writes from now on.
+	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
+
+	// Tail How many lines of what there is, at most. Default 1000.
+	Tail *int `form:"tail,omitempty" json:"tail,omitempty"`
 }
 
 // PutFilesParams defines parameters for PutFiles.
@@ -465,8 +706,69 @@ type PutFilesParams struct {
 	Path string `form:"path" json:"path"`
 }
 
+// PauseInstanceParams defines parameters for PauseInstance.
+type PauseInstanceParams struct {
+	// IdempotencyKey Names this request, so that a repetition of it is answered and not carried out
+	// again. Best a fresh UUID, with or without quotes.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RenewInstanceParams defines parameters for RenewInstance.
+type RenewInstanceParams struct {
+	// IdempotencyKey Names this request, so that a repetition of it is answered and not carried out
+	// again. Best a fresh UUID, with or without quotes.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RestartInstanceParams defines parameters for RestartInstance.
+type RestartInstanceParams struct {
+	// IdempotencyKey Names this request, so that a repetition of it is answered and not carried out
+	// again. Best a fresh UUID, with or without quotes.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ResumeInstanceParams defines parameters for ResumeInstance.
+type ResumeInstanceParams struct {
+	// IdempotencyKey Names this request, so that a repetition of it is answered and not carried out
+	// again. Best a fresh UUID, with or without quotes.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// StartInstanceParams defines parameters for StartInstance.
+type StartInstanceParams struct {
+	// IdempotencyKey Names this request, so that a repetition of it is answered and not carried out
+	// again. Best a fresh UUID, with or without quotes.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// StopInstanceParams defines parameters for StopInstance.
+type StopInstanceParams struct {
+	// Force Cut the power at once.
+	Force *bool `form:"force,omitempty" json:"force,omitempty"`
+
+	// IdempotencyKey Names this request, so that a repetition of it is answered and not carried out
+	// again. Best a fresh UUID, with or without quotes.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ValidateLoadoutParams defines parameters for ValidateLoadout.
+type ValidateLoadoutParams struct {
+	// IdempotencyKey Names this request, so that a repetition of it is answered and not carried out
+	// again. Best a fresh UUID, with or without quotes.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // ListOperationsParams defines parameters for ListOperations.
 type ListOperationsParams struct {
+	// Instance Only those of this instance, by id or name. Of one that is gone, by id.
+	Instance *string `form:"instance,omitempty" json:"instance,omitempty"`
+
+	// State Only those in this state.
+	State *OperationState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Kind Only those of this kind, such as `instance.create`.
+	Kind *string `form:"kind,omitempty" json:"kind,omitempty"`
+
 	// Limit How many items at most. Default 200.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
@@ -474,8 +776,38 @@ type ListOperationsParams struct {
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
+// GetOperationParams defines parameters for GetOperation.
+type GetOperationParams struct {
+	// Wait Answer when the operation has ended, or after this time with how far it is.
+	// At most five minutes, such as `30s`.
+	Wait *string `form:"wait,omitempty" json:"wait,omitempty"`
+}
+
+// CancelOperationParams defines parameters for CancelOperation.
+type CancelOperationParams struct {
+	// IdempotencyKey Names this request, so that a repetition of it is answered and not carried out
+	// again. Best a fresh UUID, with or without quotes.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RemoveOrphanParams defines parameters for RemoveOrphan.
+type RemoveOrphanParams struct {
+	// IdempotencyKey Names this request, so that a repetition of it is answered and not carried out
+	// again. Best a fresh UUID, with or without quotes.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // CreateInstanceJSONRequestBody defines body for CreateInstance for application/json ContentType.
 type CreateInstanceJSONRequestBody = CreateInstance
+
+// UpdateInstanceApplicationMergePatchPlusJSONRequestBody defines body for UpdateInstance for application/merge-patch+json ContentType.
+type UpdateInstanceApplicationMergePatchPlusJSONRequestBody = UpdateInstance
+
+// RenewInstanceJSONRequestBody defines body for RenewInstance for application/json ContentType.
+type RenewInstanceJSONRequestBody = RenewInstance
+
+// ValidateLoadoutJSONRequestBody defines body for ValidateLoadout for application/json ContentType.
+type ValidateLoadoutJSONRequestBody = LoadoutSource
 
 // RequestEditorFn is the function signature for the RequestEditor callback function
 type RequestEditorFn func(ctx context.Context, req *http.Request) error
@@ -551,6 +883,23 @@ func WithRequestEditorFn(fn RequestEditorFn) ClientOption {
 // The interface specification for the client above.
 type ClientInterface interface {
 
+	// ListEvents List what happened, oldest first
+	//
+	// Events are numbered from 1 without gaps. The oldest are forgotten in time: a
+	// cursor that is older than what is kept answers `410`.
+	//
+	// Corresponds with GET /events (the `ListEvents` operationId).
+	ListEvents(ctx context.Context, params *ListEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// WatchEvents Follow what happens
+	//
+	// Server-sent events; the type is that of the event, the id its number, the data an
+	// Event. Without `Last-Event-ID` and `after` the stream begins with what happens
+	// next. A reader that falls behind is cut off and goes on with `Last-Event-ID`.
+	//
+	// Corresponds with GET /events/stream (the `WatchEvents` operationId).
+	WatchEvents(ctx context.Context, params *WatchEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetHost Show what this host is, has and lacks
 	//
 	// Corresponds with GET /host (the `GetHost` operationId).
@@ -571,32 +920,62 @@ type ClientInterface interface {
 	// CreateInstanceWithBody Make and boot an instance
 	//
 	// Answers as soon as the request has been recorded. The operation succeeds when
-	// the agent in the machine has answered.
+	// the agent in the machine has answered. One that fails or is cancelled leaves
+	// nothing behind.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /instances (the `CreateInstance` operationId).
-	CreateInstanceWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	CreateInstanceWithBody(ctx context.Context, params *CreateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreateInstance Make and boot an instance
 	//
 	// Answers as soon as the request has been recorded. The operation succeeds when
-	// the agent in the machine has answered.
+	// the agent in the machine has answered. One that fails or is cancelled leaves
+	// nothing behind.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /instances (the `CreateInstance` operationId).
-	CreateInstance(ctx context.Context, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	CreateInstance(ctx context.Context, params *CreateInstanceParams, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// DeleteInstance Remove an instance and everything of it
 	//
 	// Corresponds with DELETE /instances/{ref} (the `DeleteInstance` operationId).
-	DeleteInstance(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*http.Response, error)
+	DeleteInstance(ctx context.Context, ref InstanceRef, params *DeleteInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetInstance Show one instance
 	//
 	// Corresponds with GET /instances/{ref} (the `GetInstance` operationId).
 	GetInstance(ctx context.Context, ref InstanceRef, params *GetInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpdateInstanceWithBody Change the labels of an instance
+	//
+	// A merge patch (RFC 7396): labels named here are set, those that are `null` are
+	// removed, all others stay.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /instances/{ref} (the `UpdateInstance` operationId).
+	UpdateInstanceWithBody(ctx context.Context, ref InstanceRef, params *UpdateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpdateInstanceWithApplicationMergePatchPlusJSONBody Change the labels of an instance
+	//
+	// A merge patch (RFC 7396): labels named here are set, those that are `null` are
+	// removed, all others stay.
+	//
+	// Takes a body of the `application/merge-patch+json` content type.
+	//
+	// Corresponds with PATCH /instances/{ref} (the `UpdateInstance` operationId).
+	UpdateInstanceWithApplicationMergePatchPlusJSONBody(ctx context.Context, ref InstanceRef, params *UpdateInstanceParams, body UpdateInstanceApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetInstanceConsole Show the console, and follow it
+	//
+	// Text that the guest writes, made printable: show it to people, never interpret it.
+	// With `follow` the answer goes on until the client leaves or the instance is removed.
+	//
+	// Corresponds with GET /instances/{ref}/console (the `GetInstanceConsole` operationId).
+	GetInstanceConsole(ctx context.Context, ref InstanceRef, params *GetInstanceConsoleParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// PutFilesWithBody Unpack a tar stream into the machine
 	//
@@ -619,22 +998,47 @@ type ClientInterface interface {
 	// PauseInstance Stop the processor and keep the memory
 	//
 	// Corresponds with POST /instances/{ref}:pause (the `PauseInstance` operationId).
-	PauseInstance(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*http.Response, error)
+	PauseInstance(ctx context.Context, ref InstanceRef, params *PauseInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RenewInstanceWithBody Move the end of an instance's life
+	//
+	// The new end is `ttl` from now; `0s` takes the end away. Takes effect at once.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /instances/{ref}:renew (the `RenewInstance` operationId).
+	RenewInstanceWithBody(ctx context.Context, ref InstanceRef, params *RenewInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RenewInstance Move the end of an instance's life
+	//
+	// The new end is `ttl` from now; `0s` takes the end away. Takes effect at once.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /instances/{ref}:renew (the `RenewInstance` operationId).
+	RenewInstance(ctx context.Context, ref InstanceRef, params *RenewInstanceParams, body RenewInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RestartInstance End the machine in order and boot it again
+	//
+	// Corresponds with POST /instances/{ref}:restart (the `RestartInstance` operationId).
+	RestartInstance(ctx context.Context, ref InstanceRef, params *RestartInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ResumeInstance Let a paused instance go on
 	//
 	// Corresponds with POST /instances/{ref}:resume (the `ResumeInstance` operationId).
-	ResumeInstance(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*http.Response, error)
+	ResumeInstance(ctx context.Context, ref InstanceRef, params *ResumeInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// StartInstance Boot a stopped or failed instance from its disk
 	//
 	// Corresponds with POST /instances/{ref}:start (the `StartInstance` operationId).
-	StartInstance(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*http.Response, error)
+	StartInstance(ctx context.Context, ref InstanceRef, params *StartInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// StopInstance End the machine and keep its disk
 	//
+	// The guest is asked to power off and gets a while for it; then its power is cut.
+	//
 	// Corresponds with POST /instances/{ref}:stop (the `StopInstance` operationId).
-	StopInstance(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*http.Response, error)
+	StopInstance(ctx context.Context, ref InstanceRef, params *StopInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListLoadouts List the catalog
 	//
@@ -646,15 +1050,35 @@ type ClientInterface interface {
 	// Corresponds with GET /loadouts/{name} (the `GetLoadout` operationId).
 	GetLoadout(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ValidateLoadoutWithBody Check a loadout and combine it with its parents
+	//
+	// Answers `200` also for a loadout that is not valid, with every broken rule and its
+	// place. Nothing is stored.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /loadouts:validate (the `ValidateLoadout` operationId).
+	ValidateLoadoutWithBody(ctx context.Context, params *ValidateLoadoutParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ValidateLoadout Check a loadout and combine it with its parents
+	//
+	// Answers `200` also for a loadout that is not valid, with every broken rule and its
+	// place. Nothing is stored.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /loadouts:validate (the `ValidateLoadout` operationId).
+	ValidateLoadout(ctx context.Context, params *ValidateLoadoutParams, body ValidateLoadoutJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListOperations List operations, newest first
 	//
 	// Corresponds with GET /operations (the `ListOperations` operationId).
 	ListOperations(ctx context.Context, params *ListOperationsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetOperation Show one operation
+	// GetOperation Show one operation, or wait for its end
 	//
 	// Corresponds with GET /operations/{id} (the `GetOperation` operationId).
-	GetOperation(ctx context.Context, id OperationID, reqEditors ...RequestEditorFn) (*http.Response, error)
+	GetOperation(ctx context.Context, id OperationID, params *GetOperationParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// WatchOperation Follow one operation until it ends
 	//
@@ -665,10 +1089,74 @@ type ClientInterface interface {
 	// Corresponds with GET /operations/{id}/events (the `WatchOperation` operationId).
 	WatchOperation(ctx context.Context, id OperationID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// CancelOperation End an operation early and undo what it did
+	//
+	// Answers with the operation as it is; it has ended when its state says so. What
+	// has ended, and what cannot be cut short such as a removal, is refused.
+	//
+	// Corresponds with POST /operations/{id}:cancel (the `CancelOperation` operationId).
+	CancelOperation(ctx context.Context, id OperationID, params *CancelOperationParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListOrphans List machines and files that belong to no instance
+	//
+	// They are kept apart until `remove_after`, and removed then if the database is in order.
+	//
+	// Corresponds with GET /orphans (the `ListOrphans` operationId).
+	ListOrphans(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemoveOrphan Remove an orphan now
+	//
+	// Its machine is ended and its files are removed. There is no way back.
+	//
+	// Corresponds with DELETE /orphans/{id} (the `RemoveOrphan` operationId).
+	RemoveOrphan(ctx context.Context, id string, params *RemoveOrphanParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListProviders List what runs machines here, and why something does not
+	//
+	// Corresponds with GET /providers (the `ListProviders` operationId).
+	ListProviders(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetVersion Show the version of the server
 	//
 	// Corresponds with GET /version (the `GetVersion` operationId).
 	GetVersion(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+}
+
+// ListEvents List what happened, oldest first
+//
+// Events are numbered from 1 without gaps. The oldest are forgotten in time: a
+// cursor that is older than what is kept answers `410`.
+//
+// Corresponds with GET /events (the `ListEvents` operationId).
+func (c *Client) ListEvents(ctx context.Context, params *ListEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListEventsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// WatchEvents Follow what happens
+//
+// Server-sent events; the type is that of the event, the id its number, the data an
+// Event. Without `Last-Event-ID` and `after` the stream begins with what happens
+// next. A reader that falls behind is cut off and goes on with `Last-Event-ID`.
+//
+// Corresponds with GET /events/stream (the `WatchEvents` operationId).
+func (c *Client) WatchEvents(ctx context.Context, params *WatchEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewWatchEventsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
 }
 
 // GetHost Show what this host is, has and lacks
@@ -721,13 +1209,14 @@ func (c *Client) ListInstances(ctx context.Context, params *ListInstancesParams,
 // CreateInstanceWithBody Make and boot an instance
 //
 // Answers as soon as the request has been recorded. The operation succeeds when
-// the agent in the machine has answered.
+// the agent in the machine has answered. One that fails or is cancelled leaves
+// nothing behind.
 //
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /instances (the `CreateInstance` operationId).
-func (c *Client) CreateInstanceWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCreateInstanceRequestWithBody(c.Server, contentType, body)
+func (c *Client) CreateInstanceWithBody(ctx context.Context, params *CreateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateInstanceRequestWithBody(c.Server, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -741,13 +1230,14 @@ func (c *Client) CreateInstanceWithBody(ctx context.Context, contentType string,
 // CreateInstance Make and boot an instance
 //
 // Answers as soon as the request has been recorded. The operation succeeds when
-// the agent in the machine has answered.
+// the agent in the machine has answered. One that fails or is cancelled leaves
+// nothing behind.
 //
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /instances (the `CreateInstance` operationId).
-func (c *Client) CreateInstance(ctx context.Context, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCreateInstanceRequest(c.Server, body)
+func (c *Client) CreateInstance(ctx context.Context, params *CreateInstanceParams, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateInstanceRequest(c.Server, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -761,8 +1251,8 @@ func (c *Client) CreateInstance(ctx context.Context, body CreateInstanceJSONRequ
 // DeleteInstance Remove an instance and everything of it
 //
 // Corresponds with DELETE /instances/{ref} (the `DeleteInstance` operationId).
-func (c *Client) DeleteInstance(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewDeleteInstanceRequest(c.Server, ref)
+func (c *Client) DeleteInstance(ctx context.Context, ref InstanceRef, params *DeleteInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteInstanceRequest(c.Server, ref, params)
 	if err != nil {
 		return nil, err
 	}
@@ -778,6 +1268,64 @@ func (c *Client) DeleteInstance(ctx context.Context, ref InstanceRef, reqEditors
 // Corresponds with GET /instances/{ref} (the `GetInstance` operationId).
 func (c *Client) GetInstance(ctx context.Context, ref InstanceRef, params *GetInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetInstanceRequest(c.Server, ref, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpdateInstanceWithBody Change the labels of an instance
+//
+// A merge patch (RFC 7396): labels named here are set, those that are `null` are
+// removed, all others stay.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /instances/{ref} (the `UpdateInstance` operationId).
+func (c *Client) UpdateInstanceWithBody(ctx context.Context, ref InstanceRef, params *UpdateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateInstanceRequestWithBody(c.Server, ref, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpdateInstanceWithApplicationMergePatchPlusJSONBody Change the labels of an instance
+//
+// A merge patch (RFC 7396): labels named here are set, those that are `null` are
+// removed, all others stay.
+//
+// Takes a body of the `application/merge-patch+json` content type.
+//
+// Corresponds with PATCH /instances/{ref} (the `UpdateInstance` operationId).
+func (c *Client) UpdateInstanceWithApplicationMergePatchPlusJSONBody(ctx context.Context, ref InstanceRef, params *UpdateInstanceParams, body UpdateInstanceApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateInstanceRequestWithApplicationMergePatchPlusJSONBody(c.Server, ref, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetInstanceConsole Show the console, and follow it
+//
+// Text that the guest writes, made printable: show it to people, never interpret it.
+// With `follow` the answer goes on until the client leaves or the instance is removed.
+//
+// Corresponds with GET /instances/{ref}/console (the `GetInstanceConsole` operationId).
+func (c *Client) GetInstanceConsole(ctx context.Context, ref InstanceRef, params *GetInstanceConsoleParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetInstanceConsoleRequest(c.Server, ref, params)
 	if err != nil {
 		return nil, err
 	}
@@ -829,8 +1377,61 @@ func (c *Client) GetInstanceLogs(ctx context.Context, ref InstanceRef, reqEditor
 // PauseInstance Stop the processor and keep the memory
 //
 // Corresponds with POST /instances/{ref}:pause (the `PauseInstance` operationId).
-func (c *Client) PauseInstance(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewPauseInstanceRequest(c.Server, ref)
+func (c *Client) PauseInstance(ctx context.Context, ref InstanceRef, params *PauseInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPauseInstanceRequest(c.Server, ref, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RenewInstanceWithBody Move the end of an instance's life
+//
+// The new end is `ttl` from now; `0s` takes the end away. Takes effect at once.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /instances/{ref}:renew (the `RenewInstance` operationId).
+func (c *Client) RenewInstanceWithBody(ctx context.Context, ref InstanceRef, params *RenewInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRenewInstanceRequestWithBody(c.Server, ref, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RenewInstance Move the end of an instance's life
+//
+// The new end is `ttl` from now; `0s` takes the end away. Takes effect at once.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /instances/{ref}:renew (the `RenewInstance` operationId).
+func (c *Client) RenewInstance(ctx context.Context, ref InstanceRef, params *RenewInstanceParams, body RenewInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRenewInstanceRequest(c.Server, ref, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RestartInstance End the machine in order and boot it again
+//
+// Corresponds with POST /instances/{ref}:restart (the `RestartInstance` operationId).
+func (c *Client) RestartInstance(ctx context.Context, ref InstanceRef, params *RestartInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRestartInstanceRequest(c.Server, ref, params)
 	if err != nil {
 		return nil, err
 	}
@@ -844,8 +1445,8 @@ func (c *Client) PauseInstance(ctx context.Context, ref InstanceRef, reqEditors 
 // ResumeInstance Let a paused instance go on
 //
 // Corresponds with POST /instances/{ref}:resume (the `ResumeInstance` operationId).
-func (c *Client) ResumeInstance(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewResumeInstanceRequest(c.Server, ref)
+func (c *Client) ResumeInstance(ctx context.Context, ref InstanceRef, params *ResumeInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResumeInstanceRequest(c.Server, ref, params)
 	if err != nil {
 		return nil, err
 	}
@@ -859,8 +1460,8 @@ func (c *Client) ResumeInstance(ctx context.Context, ref InstanceRef, reqEditors
 // StartInstance Boot a stopped or failed instance from its disk
 //
 // Corresponds with POST /instances/{ref}:start (the `StartInstance` operationId).
-func (c *Client) StartInstance(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewStartInstanceRequest(c.Server, ref)
+func (c *Client) StartInstance(ctx context.Context, ref InstanceRef, params *StartInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartInstanceRequest(c.Server, ref, params)
 	if err != nil {
 		return nil, err
 	}
@@ -873,9 +1474,11 @@ func (c *Client) StartInstance(ctx context.Context, ref InstanceRef, reqEditors 
 
 // StopInstance End the machine and keep its disk
 //
+// The guest is asked to power off and gets a while for it; then its power is cut.
+//
 // Corresponds with POST /instances/{ref}:stop (the `StopInstance` operationId).
-func (c *Client) StopInstance(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewStopInstanceRequest(c.Server, ref)
+func (c *Client) StopInstance(ctx context.Context, ref InstanceRef, params *StopInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStopInstanceRequest(c.Server, ref, params)
 	if err != nil {
 		return nil, err
 	}
@@ -916,6 +1519,46 @@ func (c *Client) GetLoadout(ctx context.Context, name string, reqEditors ...Requ
 	return c.Client.Do(req)
 }
 
+// ValidateLoadoutWithBody Check a loadout and combine it with its parents
+//
+// Answers `200` also for a loadout that is not valid, with every broken rule and its
+// place. Nothing is stored.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /loadouts:validate (the `ValidateLoadout` operationId).
+func (c *Client) ValidateLoadoutWithBody(ctx context.Context, params *ValidateLoadoutParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewValidateLoadoutRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ValidateLoadout Check a loadout and combine it with its parents
+//
+// Answers `200` also for a loadout that is not valid, with every broken rule and its
+// place. Nothing is stored.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /loadouts:validate (the `ValidateLoadout` operationId).
+func (c *Client) ValidateLoadout(ctx context.Context, params *ValidateLoadoutParams, body ValidateLoadoutJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewValidateLoadoutRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListOperations List operations, newest first
 //
 // Corresponds with GET /operations (the `ListOperations` operationId).
@@ -931,11 +1574,11 @@ func (c *Client) ListOperations(ctx context.Context, params *ListOperationsParam
 	return c.Client.Do(req)
 }
 
-// GetOperation Show one operation
+// GetOperation Show one operation, or wait for its end
 //
 // Corresponds with GET /operations/{id} (the `GetOperation` operationId).
-func (c *Client) GetOperation(ctx context.Context, id OperationID, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewGetOperationRequest(c.Server, id)
+func (c *Client) GetOperation(ctx context.Context, id OperationID, params *GetOperationParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetOperationRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -965,6 +1608,73 @@ func (c *Client) WatchOperation(ctx context.Context, id OperationID, reqEditors 
 	return c.Client.Do(req)
 }
 
+// CancelOperation End an operation early and undo what it did
+//
+// Answers with the operation as it is; it has ended when its state says so. What
+// has ended, and what cannot be cut short such as a removal, is refused.
+//
+// Corresponds with POST /operations/{id}:cancel (the `CancelOperation` operationId).
+func (c *Client) CancelOperation(ctx context.Context, id OperationID, params *CancelOperationParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCancelOperationRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListOrphans List machines and files that belong to no instance
+//
+// They are kept apart until `remove_after`, and removed then if the database is in order.
+//
+// Corresponds with GET /orphans (the `ListOrphans` operationId).
+func (c *Client) ListOrphans(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListOrphansRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveOrphan Remove an orphan now
+//
+// Its machine is ended and its files are removed. There is no way back.
+//
+// Corresponds with DELETE /orphans/{id} (the `RemoveOrphan` operationId).
+func (c *Client) RemoveOrphan(ctx context.Context, id string, params *RemoveOrphanParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveOrphanRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListProviders List what runs machines here, and why something does not
+//
+// Corresponds with GET /providers (the `ListProviders` operationId).
+func (c *Client) ListProviders(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListProvidersRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetVersion Show the version of the server
 //
 // Corresponds with GET /version (the `GetVersion` operationId).
@@ -978,6 +1688,189 @@ func (c *Client) GetVersion(ctx context.Context, reqEditors ...RequestEditorFn) 
 		return nil, err
 	}
 	return c.Client.Do(req)
+}
+
+// NewListEventsRequest constructs an http.Request for the ListEvents method
+func NewListEventsRequest(server string, params *ListEventsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/events")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Instance != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "instance", *params.Instance, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Type != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "type", params.Type, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewWatchEventsRequest constructs an http.Request for the WatchEvents method
+func NewWatchEventsRequest(server string, params *WatchEventsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/events/stream")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Instance != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "instance", *params.Instance, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Type != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "type", params.Type, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.After != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "after", *params.After, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.LastEventID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Last-Event-ID", *params.LastEventID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Last-Event-ID", headerParam0)
+		}
+
+	}
+
+	return req, nil
 }
 
 // NewGetHostRequest constructs an http.Request for the GetHost method
@@ -1121,22 +2014,37 @@ func NewListInstancesRequest(server string, params *ListInstancesParams) (*http.
 		return nil, err
 	}
 
+	if params != nil {
+
+		if params.IfNoneMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-None-Match", *params.IfNoneMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-None-Match", headerParam0)
+		}
+
+	}
+
 	return req, nil
 }
 
 // NewCreateInstanceRequest calls the generic CreateInstance builder with application/json body
-func NewCreateInstanceRequest(server string, body CreateInstanceJSONRequestBody) (*http.Request, error) {
+func NewCreateInstanceRequest(server string, params *CreateInstanceParams, body CreateInstanceJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewCreateInstanceRequestWithBody(server, "application/json", bodyReader)
+	return NewCreateInstanceRequestWithBody(server, params, "application/json", bodyReader)
 }
 
 // NewCreateInstanceRequestWithBody constructs an http.Request for the CreateInstance method, with any body, and a specified content type
-func NewCreateInstanceRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+func NewCreateInstanceRequestWithBody(server string, params *CreateInstanceParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -1161,11 +2069,26 @@ func NewCreateInstanceRequestWithBody(server string, contentType string, body io
 
 	req.Header.Add("Content-Type", contentType)
 
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
 	return req, nil
 }
 
 // NewDeleteInstanceRequest constructs an http.Request for the DeleteInstance method
-func NewDeleteInstanceRequest(server string, ref InstanceRef) (*http.Request, error) {
+func NewDeleteInstanceRequest(server string, ref InstanceRef, params *DeleteInstanceParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -1193,6 +2116,32 @@ func NewDeleteInstanceRequest(server string, ref InstanceRef) (*http.Request, er
 	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
+		if params.IdempotencyKey != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam1)
+		}
+
 	}
 
 	return req, nil
@@ -1242,6 +2191,152 @@ func NewGetInstanceRequest(server string, ref InstanceRef, params *GetInstancePa
 			req.Header.Set("If-None-Match", headerParam0)
 		}
 
+	}
+
+	return req, nil
+}
+
+// NewUpdateInstanceRequestWithApplicationMergePatchPlusJSONBody calls the generic UpdateInstance builder with application/merge-patch+json body
+func NewUpdateInstanceRequestWithApplicationMergePatchPlusJSONBody(server string, ref InstanceRef, params *UpdateInstanceParams, body UpdateInstanceApplicationMergePatchPlusJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewUpdateInstanceRequestWithBody(server, ref, params, "application/merge-patch+json", bodyReader)
+}
+
+// NewUpdateInstanceRequestWithBody constructs an http.Request for the UpdateInstance method, with any body, and a specified content type
+func NewUpdateInstanceRequestWithBody(server string, ref InstanceRef, params *UpdateInstanceParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "ref", ref, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/instances/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
+		if params.IdempotencyKey != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam1)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetInstanceConsoleRequest constructs an http.Request for the GetInstanceConsole method
+func NewGetInstanceConsoleRequest(server string, ref InstanceRef, params *GetInstanceConsoleParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "ref", ref, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/instances/%s/console", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Follow != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "follow", *params.Follow, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Tail != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tail", *params.Tail, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
 	}
 
 	return req, nil
@@ -1341,7 +2436,7 @@ func NewGetInstanceLogsRequest(server string, ref InstanceRef) (*http.Request, e
 }
 
 // NewPauseInstanceRequest constructs an http.Request for the PauseInstance method
-func NewPauseInstanceRequest(server string, ref InstanceRef) (*http.Request, error) {
+func NewPauseInstanceRequest(server string, ref InstanceRef, params *PauseInstanceParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -1371,11 +2466,137 @@ func NewPauseInstanceRequest(server string, ref InstanceRef) (*http.Request, err
 		return nil, err
 	}
 
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewRenewInstanceRequest calls the generic RenewInstance builder with application/json body
+func NewRenewInstanceRequest(server string, ref InstanceRef, params *RenewInstanceParams, body RenewInstanceJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRenewInstanceRequestWithBody(server, ref, params, "application/json", bodyReader)
+}
+
+// NewRenewInstanceRequestWithBody constructs an http.Request for the RenewInstance method, with any body, and a specified content type
+func NewRenewInstanceRequestWithBody(server string, ref InstanceRef, params *RenewInstanceParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "ref", ref, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/instances/%s:renew", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewRestartInstanceRequest constructs an http.Request for the RestartInstance method
+func NewRestartInstanceRequest(server string, ref InstanceRef, params *RestartInstanceParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "ref", ref, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/instances/%s:restart", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
 	return req, nil
 }
 
 // NewResumeInstanceRequest constructs an http.Request for the ResumeInstance method
-func NewResumeInstanceRequest(server string, ref InstanceRef) (*http.Request, error) {
+func NewResumeInstanceRequest(server string, ref InstanceRef, params *ResumeInstanceParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -1405,11 +2626,26 @@ func NewResumeInstanceRequest(server string, ref InstanceRef) (*http.Request, er
 		return nil, err
 	}
 
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
 	return req, nil
 }
 
 // NewStartInstanceRequest constructs an http.Request for the StartInstance method
-func NewStartInstanceRequest(server string, ref InstanceRef) (*http.Request, error) {
+func NewStartInstanceRequest(server string, ref InstanceRef, params *StartInstanceParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -1439,11 +2675,26 @@ func NewStartInstanceRequest(server string, ref InstanceRef) (*http.Request, err
 		return nil, err
 	}
 
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
 	return req, nil
 }
 
 // NewStopInstanceRequest constructs an http.Request for the StopInstance method
-func NewStopInstanceRequest(server string, ref InstanceRef) (*http.Request, error) {
+func NewStopInstanceRequest(server string, ref InstanceRef, params *StopInstanceParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -1468,9 +2719,51 @@ func NewStopInstanceRequest(server string, ref InstanceRef) (*http.Request, erro
 		return nil, err
 	}
 
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Force != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "force", *params.Force, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
 	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -1537,6 +2830,61 @@ func NewGetLoadoutRequest(server string, name string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewValidateLoadoutRequest calls the generic ValidateLoadout builder with application/json body
+func NewValidateLoadoutRequest(server string, params *ValidateLoadoutParams, body ValidateLoadoutJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewValidateLoadoutRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewValidateLoadoutRequestWithBody constructs an http.Request for the ValidateLoadout method, with any body, and a specified content type
+func NewValidateLoadoutRequestWithBody(server string, params *ValidateLoadoutParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/loadouts:validate")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewListOperationsRequest constructs an http.Request for the ListOperations method
 func NewListOperationsRequest(server string, params *ListOperationsParams) (*http.Request, error) {
 	var err error
@@ -1564,6 +2912,42 @@ func NewListOperationsRequest(server string, params *ListOperationsParams) (*htt
 		// styled parameters, preserving literal commas as delimiters
 		// per the OpenAPI spec (e.g. "color=blue,black,brown").
 		var rawQueryFragments []string
+
+		if params.Instance != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "instance", *params.Instance, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.State != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "state", *params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Kind != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "kind", *params.Kind, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
 
 		if params.Limit != nil {
 
@@ -1604,7 +2988,7 @@ func NewListOperationsRequest(server string, params *ListOperationsParams) (*htt
 }
 
 // NewGetOperationRequest constructs an http.Request for the GetOperation method
-func NewGetOperationRequest(server string, id OperationID) (*http.Request, error) {
+func NewGetOperationRequest(server string, id OperationID, params *GetOperationParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -1627,6 +3011,33 @@ func NewGetOperationRequest(server string, id OperationID) (*http.Request, error
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -1654,6 +3065,158 @@ func NewWatchOperationRequest(server string, id OperationID) (*http.Request, err
 	}
 
 	operationPath := fmt.Sprintf("/operations/%s/events", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCancelOperationRequest constructs an http.Request for the CancelOperation method
+func NewCancelOperationRequest(server string, id OperationID, params *CancelOperationParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/operations/%s:cancel", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListOrphansRequest constructs an http.Request for the ListOrphans method
+func NewListOrphansRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/orphans")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRemoveOrphanRequest constructs an http.Request for the RemoveOrphan method
+func NewRemoveOrphanRequest(server string, id string, params *RemoveOrphanParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/orphans/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewListProvidersRequest constructs an http.Request for the ListProviders method
+func NewListProvidersRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/providers")
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -1742,6 +3305,27 @@ func WithBaseURL(baseURL string) ClientOption {
 // ClientWithResponsesInterface is the interface specification for the client with responses above.
 type ClientWithResponsesInterface interface {
 
+	// ListEventsWithResponse List what happened, oldest first
+	//
+	// Events are numbered from 1 without gaps. The oldest are forgotten in time: a
+	// cursor that is older than what is kept answers `410`.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /events (the `ListEvents` operationId).
+	ListEventsWithResponse(ctx context.Context, params *ListEventsParams, reqEditors ...RequestEditorFn) (*ListEventsResponse, error)
+
+	// WatchEventsWithResponse Follow what happens
+	//
+	// Server-sent events; the type is that of the event, the id its number, the data an
+	// Event. Without `Last-Event-ID` and `after` the stream begins with what happens
+	// next. A reader that falls behind is cut off and goes on with `Last-Event-ID`.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /events/stream (the `WatchEvents` operationId).
+	WatchEventsWithResponse(ctx context.Context, params *WatchEventsParams, reqEditors ...RequestEditorFn) (*WatchEventsResponse, error)
+
 	// GetHostWithResponse Show what this host is, has and lacks
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -1768,29 +3352,31 @@ type ClientWithResponsesInterface interface {
 	// CreateInstanceWithBodyWithResponse Make and boot an instance
 	//
 	// Answers as soon as the request has been recorded. The operation succeeds when
-	// the agent in the machine has answered.
+	// the agent in the machine has answered. One that fails or is cancelled leaves
+	// nothing behind.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /instances (the `CreateInstance` operationId).
-	CreateInstanceWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error)
+	CreateInstanceWithBodyWithResponse(ctx context.Context, params *CreateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error)
 
 	// CreateInstanceWithResponse Make and boot an instance
 	//
 	// Answers as soon as the request has been recorded. The operation succeeds when
-	// the agent in the machine has answered.
+	// the agent in the machine has answered. One that fails or is cancelled leaves
+	// nothing behind.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /instances (the `CreateInstance` operationId).
-	CreateInstanceWithResponse(ctx context.Context, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error)
+	CreateInstanceWithResponse(ctx context.Context, params *CreateInstanceParams, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error)
 
 	// DeleteInstanceWithResponse Remove an instance and everything of it
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with DELETE /instances/{ref} (the `DeleteInstance` operationId).
-	DeleteInstanceWithResponse(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*DeleteInstanceResponse, error)
+	DeleteInstanceWithResponse(ctx context.Context, ref InstanceRef, params *DeleteInstanceParams, reqEditors ...RequestEditorFn) (*DeleteInstanceResponse, error)
 
 	// GetInstanceWithResponse Show one instance
 	//
@@ -1798,6 +3384,36 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /instances/{ref} (the `GetInstance` operationId).
 	GetInstanceWithResponse(ctx context.Context, ref InstanceRef, params *GetInstanceParams, reqEditors ...RequestEditorFn) (*GetInstanceResponse, error)
+
+	// UpdateInstanceWithBodyWithResponse Change the labels of an instance
+	//
+	// A merge patch (RFC 7396): labels named here are set, those that are `null` are
+	// removed, all others stay.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /instances/{ref} (the `UpdateInstance` operationId).
+	UpdateInstanceWithBodyWithResponse(ctx context.Context, ref InstanceRef, params *UpdateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateInstanceResponse, error)
+
+	// UpdateInstanceWithApplicationMergePatchPlusJSONBodyWithResponse Change the labels of an instance
+	//
+	// A merge patch (RFC 7396): labels named here are set, those that are `null` are
+	// removed, all others stay.
+	//
+	// Takes a body of the `application/merge-patch+json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /instances/{ref} (the `UpdateInstance` operationId).
+	UpdateInstanceWithApplicationMergePatchPlusJSONBodyWithResponse(ctx context.Context, ref InstanceRef, params *UpdateInstanceParams, body UpdateInstanceApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateInstanceResponse, error)
+
+	// GetInstanceConsoleWithResponse Show the console, and follow it
+	//
+	// Text that the guest writes, made printable: show it to people, never interpret it.
+	// With `follow` the answer goes on until the client leaves or the instance is removed.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /instances/{ref}/console (the `GetInstanceConsole` operationId).
+	GetInstanceConsoleWithResponse(ctx context.Context, ref InstanceRef, params *GetInstanceConsoleParams, reqEditors ...RequestEditorFn) (*GetInstanceConsoleResponse, error)
 
 	// PutFilesWithBodyWithResponse Unpack a tar stream into the machine
 	//
@@ -1824,28 +3440,55 @@ type ClientWithResponsesInterface interface {
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /instances/{ref}:pause (the `PauseInstance` operationId).
-	PauseInstanceWithResponse(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*PauseInstanceResponse, error)
+	PauseInstanceWithResponse(ctx context.Context, ref InstanceRef, params *PauseInstanceParams, reqEditors ...RequestEditorFn) (*PauseInstanceResponse, error)
+
+	// RenewInstanceWithBodyWithResponse Move the end of an instance's life
+	//
+	// The new end is `ttl` from now; `0s` takes the end away. Takes effect at once.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /instances/{ref}:renew (the `RenewInstance` operationId).
+	RenewInstanceWithBodyWithResponse(ctx context.Context, ref InstanceRef, params *RenewInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RenewInstanceResponse, error)
+
+	// RenewInstanceWithResponse Move the end of an instance's life
+	//
+	// The new end is `ttl` from now; `0s` takes the end away. Takes effect at once.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /instances/{ref}:renew (the `RenewInstance` operationId).
+	RenewInstanceWithResponse(ctx context.Context, ref InstanceRef, params *RenewInstanceParams, body RenewInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*RenewInstanceResponse, error)
+
+	// RestartInstanceWithResponse End the machine in order and boot it again
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /instances/{ref}:restart (the `RestartInstance` operationId).
+	RestartInstanceWithResponse(ctx context.Context, ref InstanceRef, params *RestartInstanceParams, reqEditors ...RequestEditorFn) (*RestartInstanceResponse, error)
 
 	// ResumeInstanceWithResponse Let a paused instance go on
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /instances/{ref}:resume (the `ResumeInstance` operationId).
-	ResumeInstanceWithResponse(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*ResumeInstanceResponse, error)
+	ResumeInstanceWithResponse(ctx context.Context, ref InstanceRef, params *ResumeInstanceParams, reqEditors ...RequestEditorFn) (*ResumeInstanceResponse, error)
 
 	// StartInstanceWithResponse Boot a stopped or failed instance from its disk
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /instances/{ref}:start (the `StartInstance` operationId).
-	StartInstanceWithResponse(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*StartInstanceResponse, error)
+	StartInstanceWithResponse(ctx context.Context, ref InstanceRef, params *StartInstanceParams, reqEditors ...RequestEditorFn) (*StartInstanceResponse, error)
 
 	// StopInstanceWithResponse End the machine and keep its disk
+	//
+	// The guest is asked to power off and gets a while for it; then its power is cut.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /instances/{ref}:stop (the `StopInstance` operationId).
-	StopInstanceWithResponse(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*StopInstanceResponse, error)
+	StopInstanceWithResponse(ctx context.Context, ref InstanceRef, params *StopInstanceParams, reqEditors ...RequestEditorFn) (*StopInstanceResponse, error)
 
 	// ListLoadoutsWithResponse List the catalog
 	//
@@ -1861,6 +3504,26 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /loadouts/{name} (the `GetLoadout` operationId).
 	GetLoadoutWithResponse(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*GetLoadoutResponse, error)
 
+	// ValidateLoadoutWithBodyWithResponse Check a loadout and combine it with its parents
+	//
+	// Answers `200` also for a loadout that is not valid, with every broken rule and its
+	// place. Nothing is stored.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /loadouts:validate (the `ValidateLoadout` operationId).
+	ValidateLoadoutWithBodyWithResponse(ctx context.Context, params *ValidateLoadoutParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ValidateLoadoutResponse, error)
+
+	// ValidateLoadoutWithResponse Check a loadout and combine it with its parents
+	//
+	// Answers `200` also for a loadout that is not valid, with every broken rule and its
+	// place. Nothing is stored.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /loadouts:validate (the `ValidateLoadout` operationId).
+	ValidateLoadoutWithResponse(ctx context.Context, params *ValidateLoadoutParams, body ValidateLoadoutJSONRequestBody, reqEditors ...RequestEditorFn) (*ValidateLoadoutResponse, error)
+
 	// ListOperationsWithResponse List operations, newest first
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -1868,12 +3531,12 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /operations (the `ListOperations` operationId).
 	ListOperationsWithResponse(ctx context.Context, params *ListOperationsParams, reqEditors ...RequestEditorFn) (*ListOperationsResponse, error)
 
-	// GetOperationWithResponse Show one operation
+	// GetOperationWithResponse Show one operation, or wait for its end
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /operations/{id} (the `GetOperation` operationId).
-	GetOperationWithResponse(ctx context.Context, id OperationID, reqEditors ...RequestEditorFn) (*GetOperationResponse, error)
+	GetOperationWithResponse(ctx context.Context, id OperationID, params *GetOperationParams, reqEditors ...RequestEditorFn) (*GetOperationResponse, error)
 
 	// WatchOperationWithResponse Follow one operation until it ends
 	//
@@ -1886,12 +3549,136 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /operations/{id}/events (the `WatchOperation` operationId).
 	WatchOperationWithResponse(ctx context.Context, id OperationID, reqEditors ...RequestEditorFn) (*WatchOperationResponse, error)
 
+	// CancelOperationWithResponse End an operation early and undo what it did
+	//
+	// Answers with the operation as it is; it has ended when its state says so. What
+	// has ended, and what cannot be cut short such as a removal, is refused.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /operations/{id}:cancel (the `CancelOperation` operationId).
+	CancelOperationWithResponse(ctx context.Context, id OperationID, params *CancelOperationParams, reqEditors ...RequestEditorFn) (*CancelOperationResponse, error)
+
+	// ListOrphansWithResponse List machines and files that belong to no instance
+	//
+	// They are kept apart until `remove_after`, and removed then if the database is in order.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /orphans (the `ListOrphans` operationId).
+	ListOrphansWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListOrphansResponse, error)
+
+	// RemoveOrphanWithResponse Remove an orphan now
+	//
+	// Its machine is ended and its files are removed. There is no way back.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /orphans/{id} (the `RemoveOrphan` operationId).
+	RemoveOrphanWithResponse(ctx context.Context, id string, params *RemoveOrphanParams, reqEditors ...RequestEditorFn) (*RemoveOrphanResponse, error)
+
+	// ListProvidersWithResponse List what runs machines here, and why something does not
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /providers (the `ListProviders` operationId).
+	ListProvidersWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListProvidersResponse, error)
+
 	// GetVersionWithResponse Show the version of the server
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /version (the `GetVersion` operationId).
 	GetVersionWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetVersionResponse, error)
+}
+
+type ListEventsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *EventList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListEventsResponse) GetJSON200() *EventList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListEventsResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListEventsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListEventsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListEventsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListEventsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type WatchEventsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r WatchEventsResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r WatchEventsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r WatchEventsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r WatchEventsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r WatchEventsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
 }
 
 type GetHostResponse struct {
@@ -1990,6 +3777,16 @@ func (r ListImagesResponse) ContentType() string {
 	return ""
 }
 
+// ListInstancesResponse200Headers the declared response headers of an HTTP 200 response for ListInstances
+type ListInstancesResponse200Headers struct {
+	ETag string
+}
+
+// ListInstancesResponse304Headers the declared response headers of an HTTP 304 response for ListInstances
+type ListInstancesResponse304Headers struct {
+	ETag string
+}
+
 type ListInstancesResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -1997,6 +3794,10 @@ type ListInstancesResponse struct {
 	JSON200 *InstanceList
 	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
 	ApplicationproblemJSONDefault *Problem
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListInstancesResponse200Headers
+	// Headers304 the parsed response headers for an HTTP 304 response
+	Headers304 *ListInstancesResponse304Headers
 }
 
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
@@ -2210,6 +4011,102 @@ func (r GetInstanceResponse) ContentType() string {
 	return ""
 }
 
+// UpdateInstanceResponse200Headers the declared response headers of an HTTP 200 response for UpdateInstance
+type UpdateInstanceResponse200Headers struct {
+	ETag string
+}
+
+type UpdateInstanceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Instance
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *UpdateInstanceResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r UpdateInstanceResponse) GetJSON200() *Instance {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r UpdateInstanceResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r UpdateInstanceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r UpdateInstanceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r UpdateInstanceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r UpdateInstanceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetInstanceConsoleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetInstanceConsoleResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetInstanceConsoleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetInstanceConsoleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetInstanceConsoleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetInstanceConsoleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type PutFilesResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -2355,6 +4252,116 @@ func (r PauseInstanceResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r PauseInstanceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RenewInstanceResponse200Headers the declared response headers of an HTTP 200 response for RenewInstance
+type RenewInstanceResponse200Headers struct {
+	ETag string
+}
+
+type RenewInstanceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Instance
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *RenewInstanceResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RenewInstanceResponse) GetJSON200() *Instance {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RenewInstanceResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RenewInstanceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RenewInstanceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RenewInstanceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RenewInstanceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RestartInstanceResponse202Headers the declared response headers of an HTTP 202 response for RestartInstance
+type RestartInstanceResponse202Headers struct {
+	Location string
+}
+
+type RestartInstanceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Accepted
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *RestartInstanceResponse202Headers
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r RestartInstanceResponse) GetJSON202() *Accepted {
+	return r.JSON202
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RestartInstanceResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RestartInstanceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RestartInstanceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RestartInstanceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RestartInstanceResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -2622,6 +4629,54 @@ func (r GetLoadoutResponse) ContentType() string {
 	return ""
 }
 
+type ValidateLoadoutResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *LoadoutValidation
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ValidateLoadoutResponse) GetJSON200() *LoadoutValidation {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ValidateLoadoutResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ValidateLoadoutResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ValidateLoadoutResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ValidateLoadoutResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ValidateLoadoutResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListOperationsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -2759,6 +4814,198 @@ func (r WatchOperationResponse) ContentType() string {
 	return ""
 }
 
+// CancelOperationResponse202Headers the declared response headers of an HTTP 202 response for CancelOperation
+type CancelOperationResponse202Headers struct {
+	Location string
+}
+
+type CancelOperationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Accepted
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *CancelOperationResponse202Headers
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r CancelOperationResponse) GetJSON202() *Accepted {
+	return r.JSON202
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CancelOperationResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CancelOperationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CancelOperationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CancelOperationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CancelOperationResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListOrphansResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *OrphanList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListOrphansResponse) GetJSON200() *OrphanList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListOrphansResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListOrphansResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListOrphansResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListOrphansResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListOrphansResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RemoveOrphanResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RemoveOrphanResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemoveOrphanResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemoveOrphanResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemoveOrphanResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemoveOrphanResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListProvidersResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ProviderList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListProvidersResponse) GetJSON200() *ProviderList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListProvidersResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListProvidersResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListProvidersResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListProvidersResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListProvidersResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GetVersionResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -2807,6 +5054,39 @@ func (r GetVersionResponse) ContentType() string {
 	return ""
 }
 
+// ListEventsWithResponse List what happened, oldest first
+//
+// Events are numbered from 1 without gaps. The oldest are forgotten in time: a
+// cursor that is older than what is kept answers `410`.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /events (the `ListEvents` operationId).
+func (c *ClientWithResponses) ListEventsWithResponse(ctx context.Context, params *ListEventsParams, reqEditors ...RequestEditorFn) (*ListEventsResponse, error) {
+	rsp, err := c.ListEvents(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListEventsResponse(rsp)
+}
+
+// WatchEventsWithResponse Follow what happens
+//
+// Server-sent events; the type is that of the event, the id its number, the data an
+// Event. Without `Last-Event-ID` and `after` the stream begins with what happens
+// next. A reader that falls behind is cut off and goes on with `Last-Event-ID`.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /events/stream (the `WatchEvents` operationId).
+func (c *ClientWithResponses) WatchEventsWithResponse(ctx context.Context, params *WatchEventsParams, reqEditors ...RequestEditorFn) (*WatchEventsResponse, error) {
+	rsp, err := c.WatchEvents(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseWatchEventsResponse(rsp)
+}
+
 // GetHostWithResponse Show what this host is, has and lacks
 //
 // Returns a wrapper object for the known response body format(s).
@@ -2851,13 +5131,14 @@ func (c *ClientWithResponses) ListInstancesWithResponse(ctx context.Context, par
 // CreateInstanceWithBodyWithResponse Make and boot an instance
 //
 // Answers as soon as the request has been recorded. The operation succeeds when
-// the agent in the machine has answered.
+// the agent in the machine has answered. One that fails or is cancelled leaves
+// nothing behind.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /instances (the `CreateInstance` operationId).
-func (c *ClientWithResponses) CreateInstanceWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error) {
-	rsp, err := c.CreateInstanceWithBody(ctx, contentType, body, reqEditors...)
+func (c *ClientWithResponses) CreateInstanceWithBodyWithResponse(ctx context.Context, params *CreateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error) {
+	rsp, err := c.CreateInstanceWithBody(ctx, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -2867,13 +5148,14 @@ func (c *ClientWithResponses) CreateInstanceWithBodyWithResponse(ctx context.Con
 // CreateInstanceWithResponse Make and boot an instance
 //
 // Answers as soon as the request has been recorded. The operation succeeds when
-// the agent in the machine has answered.
+// the agent in the machine has answered. One that fails or is cancelled leaves
+// nothing behind.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /instances (the `CreateInstance` operationId).
-func (c *ClientWithResponses) CreateInstanceWithResponse(ctx context.Context, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error) {
-	rsp, err := c.CreateInstance(ctx, body, reqEditors...)
+func (c *ClientWithResponses) CreateInstanceWithResponse(ctx context.Context, params *CreateInstanceParams, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error) {
+	rsp, err := c.CreateInstance(ctx, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -2885,8 +5167,8 @@ func (c *ClientWithResponses) CreateInstanceWithResponse(ctx context.Context, bo
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with DELETE /instances/{ref} (the `DeleteInstance` operationId).
-func (c *ClientWithResponses) DeleteInstanceWithResponse(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*DeleteInstanceResponse, error) {
-	rsp, err := c.DeleteInstance(ctx, ref, reqEditors...)
+func (c *ClientWithResponses) DeleteInstanceWithResponse(ctx context.Context, ref InstanceRef, params *DeleteInstanceParams, reqEditors ...RequestEditorFn) (*DeleteInstanceResponse, error) {
+	rsp, err := c.DeleteInstance(ctx, ref, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -2904,6 +5186,54 @@ func (c *ClientWithResponses) GetInstanceWithResponse(ctx context.Context, ref I
 		return nil, err
 	}
 	return ParseGetInstanceResponse(rsp)
+}
+
+// UpdateInstanceWithBodyWithResponse Change the labels of an instance
+//
+// A merge patch (RFC 7396): labels named here are set, those that are `null` are
+// removed, all others stay.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /instances/{ref} (the `UpdateInstance` operationId).
+func (c *ClientWithResponses) UpdateInstanceWithBodyWithResponse(ctx context.Context, ref InstanceRef, params *UpdateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateInstanceResponse, error) {
+	rsp, err := c.UpdateInstanceWithBody(ctx, ref, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateInstanceResponse(rsp)
+}
+
+// UpdateInstanceWithApplicationMergePatchPlusJSONBodyWithResponse Change the labels of an instance
+//
+// A merge patch (RFC 7396): labels named here are set, those that are `null` are
+// removed, all others stay.
+//
+// Takes a body of the `application/merge-patch+json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /instances/{ref} (the `UpdateInstance` operationId).
+func (c *ClientWithResponses) UpdateInstanceWithApplicationMergePatchPlusJSONBodyWithResponse(ctx context.Context, ref InstanceRef, params *UpdateInstanceParams, body UpdateInstanceApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateInstanceResponse, error) {
+	rsp, err := c.UpdateInstanceWithApplicationMergePatchPlusJSONBody(ctx, ref, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateInstanceResponse(rsp)
+}
+
+// GetInstanceConsoleWithResponse Show the console, and follow it
+//
+// Text that the guest writes, made printable: show it to people, never interpret it.
+// With `follow` the answer goes on until the client leaves or the instance is removed.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /instances/{ref}/console (the `GetInstanceConsole` operationId).
+func (c *ClientWithResponses) GetInstanceConsoleWithResponse(ctx context.Context, ref InstanceRef, params *GetInstanceConsoleParams, reqEditors ...RequestEditorFn) (*GetInstanceConsoleResponse, error) {
+	rsp, err := c.GetInstanceConsole(ctx, ref, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetInstanceConsoleResponse(rsp)
 }
 
 // PutFilesWithBodyWithResponse Unpack a tar stream into the machine
@@ -2943,12 +5273,55 @@ func (c *ClientWithResponses) GetInstanceLogsWithResponse(ctx context.Context, r
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /instances/{ref}:pause (the `PauseInstance` operationId).
-func (c *ClientWithResponses) PauseInstanceWithResponse(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*PauseInstanceResponse, error) {
-	rsp, err := c.PauseInstance(ctx, ref, reqEditors...)
+func (c *ClientWithResponses) PauseInstanceWithResponse(ctx context.Context, ref InstanceRef, params *PauseInstanceParams, reqEditors ...RequestEditorFn) (*PauseInstanceResponse, error) {
+	rsp, err := c.PauseInstance(ctx, ref, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
 	return ParsePauseInstanceResponse(rsp)
+}
+
+// RenewInstanceWithBodyWithResponse Move the end of an instance's life
+//
+// The new end is `ttl` from now; `0s` takes the end away. Takes effect at once.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /instances/{ref}:renew (the `RenewInstance` operationId).
+func (c *ClientWithResponses) RenewInstanceWithBodyWithResponse(ctx context.Context, ref InstanceRef, params *RenewInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RenewInstanceResponse, error) {
+	rsp, err := c.RenewInstanceWithBody(ctx, ref, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRenewInstanceResponse(rsp)
+}
+
+// RenewInstanceWithResponse Move the end of an instance's life
+//
+// The new end is `ttl` from now; `0s` takes the end away. Takes effect at once.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /instances/{ref}:renew (the `RenewInstance` operationId).
+func (c *ClientWithResponses) RenewInstanceWithResponse(ctx context.Context, ref InstanceRef, params *RenewInstanceParams, body RenewInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*RenewInstanceResponse, error) {
+	rsp, err := c.RenewInstance(ctx, ref, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRenewInstanceResponse(rsp)
+}
+
+// RestartInstanceWithResponse End the machine in order and boot it again
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /instances/{ref}:restart (the `RestartInstance` operationId).
+func (c *ClientWithResponses) RestartInstanceWithResponse(ctx context.Context, ref InstanceRef, params *RestartInstanceParams, reqEditors ...RequestEditorFn) (*RestartInstanceResponse, error) {
+	rsp, err := c.RestartInstance(ctx, ref, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRestartInstanceResponse(rsp)
 }
 
 // ResumeInstanceWithResponse Let a paused instance go on
@@ -2956,8 +5329,8 @@ func (c *ClientWithResponses) PauseInstanceWithResponse(ctx context.Context, ref
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /instances/{ref}:resume (the `ResumeInstance` operationId).
-func (c *ClientWithResponses) ResumeInstanceWithResponse(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*ResumeInstanceResponse, error) {
-	rsp, err := c.ResumeInstance(ctx, ref, reqEditors...)
+func (c *ClientWithResponses) ResumeInstanceWithResponse(ctx context.Context, ref InstanceRef, params *ResumeInstanceParams, reqEditors ...RequestEditorFn) (*ResumeInstanceResponse, error) {
+	rsp, err := c.ResumeInstance(ctx, ref, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -2969,8 +5342,8 @@ func (c *ClientWithResponses) ResumeInstanceWithResponse(ctx context.Context, re
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /instances/{ref}:start (the `StartInstance` operationId).
-func (c *ClientWithResponses) StartInstanceWithResponse(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*StartInstanceResponse, error) {
-	rsp, err := c.StartInstance(ctx, ref, reqEditors...)
+func (c *ClientWithResponses) StartInstanceWithResponse(ctx context.Context, ref InstanceRef, params *StartInstanceParams, reqEditors ...RequestEditorFn) (*StartInstanceResponse, error) {
+	rsp, err := c.StartInstance(ctx, ref, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -2979,11 +5352,13 @@ func (c *ClientWithResponses) StartInstanceWithResponse(ctx context.Context, ref
 
 // StopInstanceWithResponse End the machine and keep its disk
 //
+// The guest is asked to power off and gets a while for it; then its power is cut.
+//
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /instances/{ref}:stop (the `StopInstance` operationId).
-func (c *ClientWithResponses) StopInstanceWithResponse(ctx context.Context, ref InstanceRef, reqEditors ...RequestEditorFn) (*StopInstanceResponse, error) {
-	rsp, err := c.StopInstance(ctx, ref, reqEditors...)
+func (c *ClientWithResponses) StopInstanceWithResponse(ctx context.Context, ref InstanceRef, params *StopInstanceParams, reqEditors ...RequestEditorFn) (*StopInstanceResponse, error) {
+	rsp, err := c.StopInstance(ctx, ref, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -3016,6 +5391,38 @@ func (c *ClientWithResponses) GetLoadoutWithResponse(ctx context.Context, name s
 	return ParseGetLoadoutResponse(rsp)
 }
 
+// ValidateLoadoutWithBodyWithResponse Check a loadout and combine it with its parents
+//
+// Answers `200` also for a loadout that is not valid, with every broken rule and its
+// place. Nothing is stored.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /loadouts:validate (the `ValidateLoadout` operationId).
+func (c *ClientWithResponses) ValidateLoadoutWithBodyWithResponse(ctx context.Context, params *ValidateLoadoutParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ValidateLoadoutResponse, error) {
+	rsp, err := c.ValidateLoadoutWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseValidateLoadoutResponse(rsp)
+}
+
+// ValidateLoadoutWithResponse Check a loadout and combine it with its parents
+//
+// Answers `200` also for a loadout that is not valid, with every broken rule and its
+// place. Nothing is stored.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /loadouts:validate (the `ValidateLoadout` operationId).
+func (c *ClientWithResponses) ValidateLoadoutWithResponse(ctx context.Context, params *ValidateLoadoutParams, body ValidateLoadoutJSONRequestBody, reqEditors ...RequestEditorFn) (*ValidateLoadoutResponse, error) {
+	rsp, err := c.ValidateLoadout(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseValidateLoadoutResponse(rsp)
+}
+
 // ListOperationsWithResponse List operations, newest first
 //
 // Returns a wrapper object for the known response body format(s).
@@ -3029,13 +5436,13 @@ func (c *ClientWithResponses) ListOperationsWithResponse(ctx context.Context, pa
 	return ParseListOperationsResponse(rsp)
 }
 
-// GetOperationWithResponse Show one operation
+// GetOperationWithResponse Show one operation, or wait for its end
 //
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with GET /operations/{id} (the `GetOperation` operationId).
-func (c *ClientWithResponses) GetOperationWithResponse(ctx context.Context, id OperationID, reqEditors ...RequestEditorFn) (*GetOperationResponse, error) {
-	rsp, err := c.GetOperation(ctx, id, reqEditors...)
+func (c *ClientWithResponses) GetOperationWithResponse(ctx context.Context, id OperationID, params *GetOperationParams, reqEditors ...RequestEditorFn) (*GetOperationResponse, error) {
+	rsp, err := c.GetOperation(ctx, id, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -3059,6 +5466,65 @@ func (c *ClientWithResponses) WatchOperationWithResponse(ctx context.Context, id
 	return ParseWatchOperationResponse(rsp)
 }
 
+// CancelOperationWithResponse End an operation early and undo what it did
+//
+// Answers with the operation as it is; it has ended when its state says so. What
+// has ended, and what cannot be cut short such as a removal, is refused.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /operations/{id}:cancel (the `CancelOperation` operationId).
+func (c *ClientWithResponses) CancelOperationWithResponse(ctx context.Context, id OperationID, params *CancelOperationParams, reqEditors ...RequestEditorFn) (*CancelOperationResponse, error) {
+	rsp, err := c.CancelOperation(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCancelOperationResponse(rsp)
+}
+
+// ListOrphansWithResponse List machines and files that belong to no instance
+//
+// They are kept apart until `remove_after`, and removed then if the database is in order.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /orphans (the `ListOrphans` operationId).
+func (c *ClientWithResponses) ListOrphansWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListOrphansResponse, error) {
+	rsp, err := c.ListOrphans(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListOrphansResponse(rsp)
+}
+
+// RemoveOrphanWithResponse Remove an orphan now
+//
+// Its machine is ended and its files are removed. There is no way back.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /orphans/{id} (the `RemoveOrphan` operationId).
+func (c *ClientWithResponses) RemoveOrphanWithResponse(ctx context.Context, id string, params *RemoveOrphanParams, reqEditors ...RequestEditorFn) (*RemoveOrphanResponse, error) {
+	rsp, err := c.RemoveOrphan(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveOrphanResponse(rsp)
+}
+
+// ListProvidersWithResponse List what runs machines here, and why something does not
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /providers (the `ListProviders` operationId).
+func (c *ClientWithResponses) ListProvidersWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListProvidersResponse, error) {
+	rsp, err := c.ListProviders(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListProvidersResponse(rsp)
+}
+
 // GetVersionWithResponse Show the version of the server
 //
 // Returns a wrapper object for the known response body format(s).
@@ -3070,6 +5536,65 @@ func (c *ClientWithResponses) GetVersionWithResponse(ctx context.Context, reqEdi
 		return nil, err
 	}
 	return ParseGetVersionResponse(rsp)
+}
+
+// ParseListEventsResponse parses an HTTP response from a ListEventsWithResponse call
+func ParseListEventsResponse(rsp *http.Response) (*ListEventsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListEventsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest EventList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseWatchEventsResponse parses an HTTP response from a WatchEventsWithResponse call
+func ParseWatchEventsResponse(rsp *http.Response) (*WatchEventsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &WatchEventsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
 }
 
 // ParseGetHostResponse parses an HTTP response from a GetHostWithResponse call
@@ -3159,6 +5684,9 @@ func ParseListInstancesResponse(rsp *http.Response) (*ListInstancesResponse, err
 		}
 		response.JSON200 = &dest
 
+	case rsp.StatusCode == 304:
+		break // No content-type
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -3166,6 +5694,29 @@ func ParseListInstancesResponse(rsp *http.Response) (*ListInstancesResponse, err
 		}
 		response.ApplicationproblemJSONDefault = &dest
 
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListInstancesResponse200Headers
+		if values := rsp.Header.Values("ETag"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "ETag", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.ETag = value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 304:
+		var headers ListInstancesResponse304Headers
+		if values := rsp.Header.Values("ETag"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "ETag", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.ETag = value
+		}
+		response.Headers304 = &headers
 	}
 
 	return response, nil
@@ -3322,6 +5873,78 @@ func ParseGetInstanceResponse(rsp *http.Response) (*GetInstanceResponse, error) 
 	return response, nil
 }
 
+// ParseUpdateInstanceResponse parses an HTTP response from a UpdateInstanceWithResponse call
+func ParseUpdateInstanceResponse(rsp *http.Response) (*UpdateInstanceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &UpdateInstanceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Instance
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers UpdateInstanceResponse200Headers
+		if values := rsp.Header.Values("ETag"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "ETag", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.ETag = value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetInstanceConsoleResponse parses an HTTP response from a GetInstanceConsoleWithResponse call
+func ParseGetInstanceConsoleResponse(rsp *http.Response) (*GetInstanceConsoleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetInstanceConsoleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParsePutFilesResponse parses an HTTP response from a PutFilesWithResponse call
 func ParsePutFilesResponse(rsp *http.Response) (*PutFilesResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -3424,6 +6047,98 @@ func ParsePauseInstanceResponse(rsp *http.Response) (*PauseInstanceResponse, err
 	switch {
 	case rsp.StatusCode == 202:
 		var headers PauseInstanceResponse202Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		response.Headers202 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRenewInstanceResponse parses an HTTP response from a RenewInstanceWithResponse call
+func ParseRenewInstanceResponse(rsp *http.Response) (*RenewInstanceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RenewInstanceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Instance
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers RenewInstanceResponse200Headers
+		if values := rsp.Header.Values("ETag"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "ETag", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.ETag = value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRestartInstanceResponse parses an HTTP response from a RestartInstanceWithResponse call
+func ParseRestartInstanceResponse(rsp *http.Response) (*RestartInstanceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RestartInstanceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Accepted
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers RestartInstanceResponse202Headers
 		if values := rsp.Header.Values("Location"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -3641,6 +6356,39 @@ func ParseGetLoadoutResponse(rsp *http.Response) (*GetLoadoutResponse, error) {
 	return response, nil
 }
 
+// ParseValidateLoadoutResponse parses an HTTP response from a ValidateLoadoutWithResponse call
+func ParseValidateLoadoutResponse(rsp *http.Response) (*ValidateLoadoutResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ValidateLoadoutResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest LoadoutValidation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseListOperationsResponse parses an HTTP response from a ListOperationsWithResponse call
 func ParseListOperationsResponse(rsp *http.Response) (*ListOperationsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -3733,6 +6481,147 @@ func ParseWatchOperationResponse(rsp *http.Response) (*WatchOperationResponse, e
 	return response, nil
 }
 
+// ParseCancelOperationResponse parses an HTTP response from a CancelOperationWithResponse call
+func ParseCancelOperationResponse(rsp *http.Response) (*CancelOperationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CancelOperationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Accepted
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers CancelOperationResponse202Headers
+		if values := rsp.Header.Values("Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Location = value
+		}
+		response.Headers202 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListOrphansResponse parses an HTTP response from a ListOrphansWithResponse call
+func ParseListOrphansResponse(rsp *http.Response) (*ListOrphansResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListOrphansResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest OrphanList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRemoveOrphanResponse parses an HTTP response from a RemoveOrphanWithResponse call
+func ParseRemoveOrphanResponse(rsp *http.Response) (*RemoveOrphanResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemoveOrphanResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListProvidersResponse parses an HTTP response from a ListProvidersWithResponse call
+func ParseListProvidersResponse(rsp *http.Response) (*ListProvidersResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListProvidersResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ProviderList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseGetVersionResponse parses an HTTP response from a GetVersionWithResponse call
 func ParseGetVersionResponse(rsp *http.Response) (*GetVersionResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -3768,6 +6657,12 @@ func ParseGetVersionResponse(rsp *http.Response) (*GetVersionResponse, error) {
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+	// ListEvents List what happened, oldest first
+	// (GET /events)
+	ListEvents(w http.ResponseWriter, r *http.Request, params ListEventsParams)
+	// WatchEvents Follow what happens
+	// (GET /events/stream)
+	WatchEvents(w http.ResponseWriter, r *http.Request, params WatchEventsParams)
 	// GetHost Show what this host is, has and lacks
 	// (GET /host)
 	GetHost(w http.ResponseWriter, r *http.Request)
@@ -3779,13 +6674,19 @@ type ServerInterface interface {
 	ListInstances(w http.ResponseWriter, r *http.Request, params ListInstancesParams)
 	// CreateInstance Make and boot an instance
 	// (POST /instances)
-	CreateInstance(w http.ResponseWriter, r *http.Request)
+	CreateInstance(w http.ResponseWriter, r *http.Request, params CreateInstanceParams)
 	// DeleteInstance Remove an instance and everything of it
 	// (DELETE /instances/{ref})
-	DeleteInstance(w http.ResponseWriter, r *http.Request, ref InstanceRef)
+	DeleteInstance(w http.ResponseWriter, r *http.Request, ref InstanceRef, params DeleteInstanceParams)
 	// GetInstance Show one instance
 	// (GET /instances/{ref})
 	GetInstance(w http.ResponseWriter, r *http.Request, ref InstanceRef, params GetInstanceParams)
+	// UpdateInstance Change the labels of an instance
+	// (PATCH /instances/{ref})
+	UpdateInstance(w http.ResponseWriter, r *http.Request, ref InstanceRef, params UpdateInstanceParams)
+	// GetInstanceConsole Show the console, and follow it
+	// (GET /instances/{ref}/console)
+	GetInstanceConsole(w http.ResponseWriter, r *http.Request, ref InstanceRef, params GetInstanceConsoleParams)
 	// PutFiles Unpack a tar stream into the machine
 	// (PUT /instances/{ref}/files)
 	PutFiles(w http.ResponseWriter, r *http.Request, ref InstanceRef, params PutFilesParams)
@@ -3794,31 +6695,52 @@ type ServerInterface interface {
 	GetInstanceLogs(w http.ResponseWriter, r *http.Request, ref InstanceRef)
 	// PauseInstance Stop the processor and keep the memory
 	// (POST /instances/{ref}:pause)
-	PauseInstance(w http.ResponseWriter, r *http.Request, ref InstanceRef)
+	PauseInstance(w http.ResponseWriter, r *http.Request, ref InstanceRef, params PauseInstanceParams)
+	// RenewInstance Move the end of an instance's life
+	// (POST /instances/{ref}:renew)
+	RenewInstance(w http.ResponseWriter, r *http.Request, ref InstanceRef, params RenewInstanceParams)
+	// RestartInstance End the machine in order and boot it again
+	// (POST /instances/{ref}:restart)
+	RestartInstance(w http.ResponseWriter, r *http.Request, ref InstanceRef, params RestartInstanceParams)
 	// ResumeInstance Let a paused instance go on
 	// (POST /instances/{ref}:resume)
-	ResumeInstance(w http.ResponseWriter, r *http.Request, ref InstanceRef)
+	ResumeInstance(w http.ResponseWriter, r *http.Request, ref InstanceRef, params ResumeInstanceParams)
 	// StartInstance Boot a stopped or failed instance from its disk
 	// (POST /instances/{ref}:start)
-	StartInstance(w http.ResponseWriter, r *http.Request, ref InstanceRef)
+	StartInstance(w http.ResponseWriter, r *http.Request, ref InstanceRef, params StartInstanceParams)
 	// StopInstance End the machine and keep its disk
 	// (POST /instances/{ref}:stop)
-	StopInstance(w http.ResponseWriter, r *http.Request, ref InstanceRef)
+	StopInstance(w http.ResponseWriter, r *http.Request, ref InstanceRef, params StopInstanceParams)
 	// ListLoadouts List the catalog
 	// (GET /loadouts)
 	ListLoadouts(w http.ResponseWriter, r *http.Request)
 	// GetLoadout Show one loadout with its parents combined
 	// (GET /loadouts/{name})
 	GetLoadout(w http.ResponseWriter, r *http.Request, name string)
+	// ValidateLoadout Check a loadout and combine it with its parents
+	// (POST /loadouts:validate)
+	ValidateLoadout(w http.ResponseWriter, r *http.Request, params ValidateLoadoutParams)
 	// ListOperations List operations, newest first
 	// (GET /operations)
 	ListOperations(w http.ResponseWriter, r *http.Request, params ListOperationsParams)
-	// GetOperation Show one operation
+	// GetOperation Show one operation, or wait for its end
 	// (GET /operations/{id})
-	GetOperation(w http.ResponseWriter, r *http.Request, id OperationID)
+	GetOperation(w http.ResponseWriter, r *http.Request, id OperationID, params GetOperationParams)
 	// WatchOperation Follow one operation until it ends
 	// (GET /operations/{id}/events)
 	WatchOperation(w http.ResponseWriter, r *http.Request, id OperationID)
+	// CancelOperation End an operation early and undo what it did
+	// (POST /operations/{id}:cancel)
+	CancelOperation(w http.ResponseWriter, r *http.Request, id OperationID, params CancelOperationParams)
+	// ListOrphans List machines and files that belong to no instance
+	// (GET /orphans)
+	ListOrphans(w http.ResponseWriter, r *http.Request)
+	// RemoveOrphan Remove an orphan now
+	// (DELETE /orphans/{id})
+	RemoveOrphan(w http.ResponseWriter, r *http.Request, id string, params RemoveOrphanParams)
+	// ListProviders List what runs machines here, and why something does not
+	// (GET /providers)
+	ListProviders(w http.ResponseWriter, r *http.Request)
 	// GetVersion Show the version of the server
 	// (GET /version)
 	GetVersion(w http.ResponseWriter, r *http.Request)
@@ -3832,6 +6754,158 @@ type ServerInterfaceWrapper struct {
 }
 
 type MiddlewareFunc func(http.Handler) http.Handler
+
+// ListEvents operation middleware
+func (siw *ServerInterfaceWrapper) ListEvents(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListEventsParams
+
+	// ------------- Optional query parameter "instance" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "instance", r.URL.Query(), &params.Instance, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "instance"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "instance", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "type" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "type", r.URL.Query(), &params.Type, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "type"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "type", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListEvents(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// WatchEvents operation middleware
+func (siw *ServerInterfaceWrapper) WatchEvents(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params WatchEventsParams
+
+	// ------------- Optional query parameter "instance" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "instance", r.URL.Query(), &params.Instance, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "instance"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "instance", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "type" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "type", r.URL.Query(), &params.Type, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "type"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "type", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", r.URL.Query(), &params.After, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "after"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "after", Err: err})
+		}
+		return
+	}
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Last-Event-ID" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
+		var LastEventID string
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Last-Event-ID", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Last-Event-ID", Err: err})
+			return
+		}
+
+		params.LastEventID = &LastEventID
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.WatchEvents(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
 
 // GetHost operation middleware
 func (siw *ServerInterfaceWrapper) GetHost(w http.ResponseWriter, r *http.Request) {
@@ -3922,6 +6996,27 @@ func (siw *ServerInterfaceWrapper) ListInstances(w http.ResponseWriter, r *http.
 		return
 	}
 
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-None-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-None-Match")]; found {
+		var IfNoneMatch IfNoneMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-None-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-None-Match", valueList[0], &IfNoneMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-None-Match", Err: err})
+			return
+		}
+
+		params.IfNoneMatch = &IfNoneMatch
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListInstances(w, r, params)
 	}))
@@ -3936,8 +7031,35 @@ func (siw *ServerInterfaceWrapper) ListInstances(w http.ResponseWriter, r *http.
 // CreateInstance operation middleware
 func (siw *ServerInterfaceWrapper) CreateInstance(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateInstanceParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CreateInstance(w, r)
+		siw.Handler.CreateInstance(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3962,8 +7084,51 @@ func (siw *ServerInterfaceWrapper) DeleteInstance(w http.ResponseWriter, r *http
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteInstanceParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.DeleteInstance(w, r, ref)
+		siw.Handler.DeleteInstance(w, r, ref, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3995,7 +7160,7 @@ func (siw *ServerInterfaceWrapper) GetInstance(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional header parameter "If-None-Match" -------------
 	if valueList, found := headers[http.CanonicalHeaderKey("If-None-Match")]; found {
-		var IfNoneMatch string
+		var IfNoneMatch IfNoneMatch
 		n := len(valueList)
 		if n != 1 {
 			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-None-Match", Count: n})
@@ -4014,6 +7179,130 @@ func (siw *ServerInterfaceWrapper) GetInstance(w http.ResponseWriter, r *http.Re
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetInstance(w, r, ref, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateInstance operation middleware
+func (siw *ServerInterfaceWrapper) UpdateInstance(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "ref" -------------
+	var ref InstanceRef
+
+	err = runtime.BindStyledParameterWithOptions("simple", "ref", mux.Vars(r)["ref"], &ref, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "ref", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UpdateInstanceParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateInstance(w, r, ref, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetInstanceConsole operation middleware
+func (siw *ServerInterfaceWrapper) GetInstanceConsole(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "ref" -------------
+	var ref InstanceRef
+
+	err = runtime.BindStyledParameterWithOptions("simple", "ref", mux.Vars(r)["ref"], &ref, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "ref", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetInstanceConsoleParams
+
+	// ------------- Optional query parameter "follow" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "follow", r.URL.Query(), &params.Follow, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "follow"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "follow", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "tail" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tail", r.URL.Query(), &params.Tail, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tail"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tail", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetInstanceConsole(w, r, ref, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -4106,8 +7395,132 @@ func (siw *ServerInterfaceWrapper) PauseInstance(w http.ResponseWriter, r *http.
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PauseInstanceParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.PauseInstance(w, r, ref)
+		siw.Handler.PauseInstance(w, r, ref, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RenewInstance operation middleware
+func (siw *ServerInterfaceWrapper) RenewInstance(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "ref" -------------
+	var ref InstanceRef
+
+	err = runtime.BindStyledParameterWithOptions("simple", "ref", mux.Vars(r)["ref"], &ref, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "ref", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RenewInstanceParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RenewInstance(w, r, ref, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RestartInstance operation middleware
+func (siw *ServerInterfaceWrapper) RestartInstance(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "ref" -------------
+	var ref InstanceRef
+
+	err = runtime.BindStyledParameterWithOptions("simple", "ref", mux.Vars(r)["ref"], &ref, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "ref", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RestartInstanceParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RestartInstance(w, r, ref, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -4132,8 +7545,32 @@ func (siw *ServerInterfaceWrapper) ResumeInstance(w http.ResponseWriter, r *http
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ResumeInstanceParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ResumeInstance(w, r, ref)
+		siw.Handler.ResumeInstance(w, r, ref, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -4158,8 +7595,32 @@ func (siw *ServerInterfaceWrapper) StartInstance(w http.ResponseWriter, r *http.
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params StartInstanceParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.StartInstance(w, r, ref)
+		siw.Handler.StartInstance(w, r, ref, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -4184,8 +7645,45 @@ func (siw *ServerInterfaceWrapper) StopInstance(w http.ResponseWriter, r *http.R
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params StopInstanceParams
+
+	// ------------- Optional query parameter "force" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "force", r.URL.Query(), &params.Force, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "force"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "force", Err: err})
+		}
+		return
+	}
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.StopInstance(w, r, ref)
+		siw.Handler.StopInstance(w, r, ref, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -4235,6 +7733,47 @@ func (siw *ServerInterfaceWrapper) GetLoadout(w http.ResponseWriter, r *http.Req
 	handler.ServeHTTP(w, r)
 }
 
+// ValidateLoadout operation middleware
+func (siw *ServerInterfaceWrapper) ValidateLoadout(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ValidateLoadoutParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ValidateLoadout(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListOperations operation middleware
 func (siw *ServerInterfaceWrapper) ListOperations(w http.ResponseWriter, r *http.Request) {
 
@@ -4243,6 +7782,45 @@ func (siw *ServerInterfaceWrapper) ListOperations(w http.ResponseWriter, r *http
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListOperationsParams
+
+	// ------------- Optional query parameter "instance" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "instance", r.URL.Query(), &params.Instance, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "instance"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "instance", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "kind", r.URL.Query(), &params.Kind, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "kind"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "kind", Err: err})
+		}
+		return
+	}
 
 	// ------------- Optional query parameter "limit" -------------
 
@@ -4296,8 +7874,24 @@ func (siw *ServerInterfaceWrapper) GetOperation(w http.ResponseWriter, r *http.R
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetOperationParams
+
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetOperation(w, r, id)
+		siw.Handler.GetOperation(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -4324,6 +7918,134 @@ func (siw *ServerInterfaceWrapper) WatchOperation(w http.ResponseWriter, r *http
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.WatchOperation(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CancelOperation operation middleware
+func (siw *ServerInterfaceWrapper) CancelOperation(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id OperationID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CancelOperationParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CancelOperation(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListOrphans operation middleware
+func (siw *ServerInterfaceWrapper) ListOrphans(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListOrphans(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RemoveOrphan operation middleware
+func (siw *ServerInterfaceWrapper) RemoveOrphan(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RemoveOrphanParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RemoveOrphan(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListProviders operation middleware
+func (siw *ServerInterfaceWrapper) ListProviders(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListProviders(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -4468,31 +8190,53 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 
 	r.HandleFunc(options.BaseURL+"/instances/{ref}", wrapper.GetInstance).Methods(http.MethodGet)
 
+	r.HandleFunc(options.BaseURL+"/instances/{ref}", wrapper.UpdateInstance).Methods(http.MethodPatch)
+
 	r.HandleFunc(options.BaseURL+"/instances/{ref}:start", wrapper.StartInstance).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/instances/{ref}:stop", wrapper.StopInstance).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/instances/{ref}:restart", wrapper.RestartInstance).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/instances/{ref}:pause", wrapper.PauseInstance).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/instances/{ref}:resume", wrapper.ResumeInstance).Methods(http.MethodPost)
 
+	r.HandleFunc(options.BaseURL+"/instances/{ref}:renew", wrapper.RenewInstance).Methods(http.MethodPost)
+
 	r.HandleFunc(options.BaseURL+"/instances/{ref}/files", wrapper.PutFiles).Methods(http.MethodPut)
 
 	r.HandleFunc(options.BaseURL+"/instances/{ref}/logs", wrapper.GetInstanceLogs).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/instances/{ref}/console", wrapper.GetInstanceConsole).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/operations", wrapper.ListOperations).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/operations/{id}", wrapper.GetOperation).Methods(http.MethodGet)
 
+	r.HandleFunc(options.BaseURL+"/operations/{id}:cancel", wrapper.CancelOperation).Methods(http.MethodPost)
+
 	r.HandleFunc(options.BaseURL+"/operations/{id}/events", wrapper.WatchOperation).Methods(http.MethodGet)
 
+	r.HandleFunc(options.BaseURL+"/events", wrapper.ListEvents).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/events/stream", wrapper.WatchEvents).Methods(http.MethodGet)
+
 	r.HandleFunc(options.BaseURL+"/loadouts", wrapper.ListLoadouts).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/loadouts:validate", wrapper.ValidateLoadout).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/loadouts/{name}", wrapper.GetLoadout).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/images", wrapper.ListImages).Methods(http.MethodGet)
 
+	r.HandleFunc(options.BaseURL+"/providers", wrapper.ListProviders).Methods(http.MethodGet)
+
 	r.HandleFunc(options.BaseURL+"/host", wrapper.GetHost).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/orphans", wrapper.ListOrphans).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/orphans/{id}", wrapper.RemoveOrphan).Methods(http.MethodDelete)
 
 	r.HandleFunc(options.BaseURL+"/version", wrapper.GetVersion).Methods(http.MethodGet)
 

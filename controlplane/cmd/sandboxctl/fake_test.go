@@ -46,7 +46,7 @@ func newFakeServer(tokens *auth.Tokens) *fakeServer {
 	r.PathPrefix("/").Handler(auth.Require(tokens, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// The address that the server gives itself is not the one it is reached at.
 		management.New(management.Config{
-			Instances: f, Operations: f, Guests: f, Host: f, BaseURL: "http://sandbox.invalid:1", Heartbeat: time.Hour,
+			Instances: f, Machines: f, Operations: f, Events: f, Guests: f, Host: f, BaseURL: "http://sandbox.invalid:1", Heartbeat: time.Hour,
 		}).ServeHTTP(w, r)
 	})))
 	f.Handler = r
@@ -132,7 +132,37 @@ func (f *fakeServer) List(_ context.Context, filter fleet.Filter) (fleet.Page, e
 			all = append(all, v)
 		}
 	}
+	slices.SortFunc(all, func(a, b fleet.View) int { return strings.Compare(a.ID.String(), b.ID.String()) })
 	return fleet.Page{Views: all, Total: len(all)}, nil
+}
+
+func (f *fakeServer) SetLabels(_ context.Context, ref string, labels map[string]string, _ int64) (fleet.View, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v, err := f.find(ref)
+	if err != nil {
+		return v, err
+	}
+	v.Labels = labels
+	v.Generation++
+	f.views[v.Name] = v
+	return v, nil
+}
+
+func (f *fakeServer) Renew(_ context.Context, ref string, ttl time.Duration) (fleet.View, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v, err := f.find(ref)
+	if err != nil {
+		return v, err
+	}
+	v.ExpiresAt = time.Time{}
+	if ttl > 0 {
+		v.ExpiresAt = started().Add(ttl)
+	}
+	v.Generation++
+	f.views[v.Name] = v
+	return v, nil
 }
 
 func (f *fakeServer) change(ref, kind string, phase instance.Phase) (fleet.Operation, error) {
@@ -161,7 +191,7 @@ func (f *fakeServer) Delete(_ context.Context, ref string, _ int64) (fleet.Opera
 func (f *fakeServer) Act(_ context.Context, ref string, a fleet.Action, _ fleet.ActOptions) (fleet.Operation, error) {
 	to := map[fleet.Action]instance.Phase{
 		fleet.ActionStart: instance.Running, fleet.ActionStop: instance.Stopped,
-		fleet.ActionPause: instance.Paused, fleet.ActionResume: instance.Running,
+		fleet.ActionPause: instance.Paused, fleet.ActionResume: instance.Running, fleet.ActionRestart: instance.Running,
 	}
 	return f.change(ref, "instance."+string(a), to[a])
 }
@@ -179,7 +209,55 @@ func (f *fakeServer) Operation(_ context.Context, id string) (fleet.Operation, e
 func (f *fakeServer) Operations(context.Context, fleet.OperationFilter) (fleet.OperationPage, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return fleet.OperationPage{Operations: slices.Collect(maps.Values(f.ops))}, nil
+	all := slices.Collect(maps.Values(f.ops))
+	slices.SortFunc(all, func(a, b fleet.Operation) int { return strings.Compare(b.ID, a.ID) })
+	return fleet.OperationPage{Operations: all}, nil
+}
+
+func (f *fakeServer) CancelOperation(_ context.Context, id string) (fleet.Operation, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	op, ok := f.ops[id]
+	switch {
+	case !ok:
+		return op, &instance.Fault{Blame: instance.Caller, Code: "operation.not_found", Err: fmt.Errorf("there is no operation %q", id)}
+	case op.State.Done():
+		return op, &instance.Fault{Blame: instance.Caller, Code: "operation.ended", Err: fmt.Errorf("operation %q has ended", id)}
+	}
+	op.Canceling, op.State, op.EndedAt = true, fleet.OperationCanceled, started()
+	f.ops[id] = op
+	return op, nil
+}
+
+// history is what has happened here.
+func (f *fakeServer) history(after uint64, filter fleet.EventFilter) (events []fleet.Event) {
+	all := []fleet.Event{
+		{Seq: 1, Type: fleet.EventCreated, Instance: "0190b2a4-0000-7000-8000-000000000001", Name: "demo", Phase: instance.Provisioning},
+		{Seq: 2, Type: fleet.EventPhase, Instance: "0190b2a4-0000-7000-8000-000000000001", Name: "demo", Phase: instance.Running, Reason: "boot"},
+	}
+	for _, e := range all {
+		e.At, e.Tenant = started(), fleet.DefaultTenant
+		if e.Seq > after && filter.Matches(e) {
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
+func (f *fakeServer) Events(_ context.Context, after uint64, filter fleet.EventFilter, _ int) ([]fleet.Event, error) {
+	return f.history(after, filter), nil
+}
+
+func (f *fakeServer) LastEvent() uint64 { return 0 }
+
+func (f *fakeServer) Follow(_ context.Context, after uint64, filter fleet.EventFilter) (<-chan fleet.Event, error) {
+	events := f.history(after, filter)
+	ch := make(chan fleet.Event, len(events))
+	defer close(ch)
+	for _, e := range events {
+		ch <- e
+	}
+	return ch, nil
 }
 
 // Watch ends the stream once in the middle, as a server does that restarts.
@@ -214,7 +292,11 @@ func (f *fakeServer) Watch(ctx context.Context, id string) (<-chan fleet.Operati
 func (f *fakeServer) PutArchive(_ context.Context, ref, dir string, in io.Reader) (int, int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	fmt.Fprintf(&f.sent, "archive %s %s\n", ref, dir)
+	v, err := f.find(ref)
+	if err != nil {
+		return 0, 0, err
+	}
+	fmt.Fprintf(&f.sent, "archive %s %s\n", v.ID, dir)
 	tr := tar.NewReader(in)
 	var size int64
 	for n := 0; ; n++ {
@@ -243,6 +325,21 @@ func (f *fakeServer) Log(_ context.Context, ref string) (fleet.Log, error) {
 	v, err := f.find(ref)
 	return fleet.Log{State: string(v.Phase), Console: "Linux boots\nlogin:", Facts: map[string]string{"pid": "42"}}, err
 }
+
+func (f *fakeServer) Console(_ context.Context, ref string, _ bool, _ int) (io.ReadCloser, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err := f.find(ref)
+	return io.NopCloser(strings.NewReader("Linux boots\nlogin:")), err
+}
+
+func (f *fakeServer) Orphans(context.Context) ([]fleet.Orphan, error) {
+	return []fleet.Orphan{{
+		Provider: "libvirt", ID: "0190b2a4-0000-7000-8000-0000000000ff", Running: true, Note: "no instance knows it", Since: started(),
+	}}, nil
+}
+
+func (f *fakeServer) RemoveOrphan(context.Context, instance.ID) error { return nil }
 
 func (f *fakeServer) Facts(context.Context) (fleet.HostFacts, error) {
 	return fleet.HostFacts{

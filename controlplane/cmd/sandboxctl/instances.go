@@ -207,7 +207,7 @@ func (a *app) rmCommand() *cobra.Command {
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, "removed", func(ctx context.Context, c *connection, ref string) (*http.Response, error) {
-				return c.api.DeleteInstance(ctx, ref)
+				return c.api.DeleteInstance(ctx, ref, nil)
 			})
 		},
 	}
@@ -223,13 +223,13 @@ func (a *app) actCommand(verb, short string) *cobra.Command {
 			return a.each(cmd.Context(), args, past[verb], func(ctx context.Context, c *connection, ref string) (*http.Response, error) {
 				switch verb {
 				case "start":
-					return c.api.StartInstance(ctx, ref)
+					return c.api.StartInstance(ctx, ref, nil)
 				case "stop":
-					return c.api.StopInstance(ctx, ref)
+					return c.api.StopInstance(ctx, ref, nil)
 				case "pause":
-					return c.api.PauseInstance(ctx, ref)
+					return c.api.PauseInstance(ctx, ref, nil)
 				}
-				return c.api.ResumeInstance(ctx, ref)
+				return c.api.ResumeInstance(ctx, ref, nil)
 			})
 		},
 	}

@@ -182,7 +182,7 @@ func operationsResult(list managementv1.OperationList) result {
 func (c *connection) operation(ctx context.Context, id string) (managementv1.Operation, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	resp, err := c.api.GetOperation(ctx, id)
+	resp, err := c.api.GetOperation(ctx, id, nil)
 	return receive[managementv1.Operation](c, resp, err)
 }
 

@@ -118,7 +118,7 @@ func (a *app) up(ctx context.Context, loadout string, o upOptions) error {
 func (c *connection) create(ctx context.Context, body managementv1.CreateInstance) (managementv1.Operation, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	resp, err := c.api.CreateInstance(ctx, body)
+	resp, err := c.api.CreateInstance(ctx, nil, body)
 	return receive[managementv1.Operation](c, resp, err)
 }
 

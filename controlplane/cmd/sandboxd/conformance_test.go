@@ -16,6 +16,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/management"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/echo"
 )
 
@@ -60,7 +61,10 @@ func (o oneAgent) Instance(_ context.Context, id instance.ID) (a2a.Agent, error)
 	return o.agent, nil
 }
 
-type someFacts struct{ checks []fleet.Check }
+type someFacts struct {
+	management.Host
+	checks []fleet.Check
+}
 
 func (s someFacts) Facts(context.Context) (fleet.HostFacts, error) {
 	return fleet.HostFacts{Checks: s.checks}, nil
@@ -93,7 +97,7 @@ func TestConformanceSaysSo(t *testing.T) {
 			t.Errorf("%+v: %d runners", cfg, len(got))
 		}
 		for _, checks := range [][]fleet.Check{nil, {{Status: "error"}, {Status: "ok"}}, {{Status: "ok"}}, {{Status: "warning"}}} {
-			facts, err := cfg.host(someFacts{checks}).Facts(t.Context())
+			facts, err := cfg.host(someFacts{checks: checks}).Facts(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

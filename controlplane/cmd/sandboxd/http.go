@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"log/slog"
 	"net/http"
 
 	"github.com/gorilla/mux"
@@ -9,14 +10,15 @@ import (
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/management"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/management/docs"
 	"agentic-sandbox.aiwg.io/sandbox/loadouts/catalog"
 )
 
 // handler is the three surfaces: management, A2A per instance, operations.
 func (d *daemon) handler(url string) http.Handler {
 	api := management.New(management.Config{
-		Instances: d.fleet, Operations: d.fleet, Guests: d.fleet, Host: d.cfg.Conformance.host(d.fleet),
-		Catalog: shipped{}, Log: d.log, BaseURL: url,
+		Instances: d.fleet, Machines: d.fleet, Operations: d.fleet, Events: d.fleet, Guests: d.fleet,
+		Host: d.cfg.Conformance.host(d.fleet), Once: d.db.ManagementRequests(), Catalog: shipped{}, Log: d.log, BaseURL: url,
 	})
 	agents := d.cfg.Conformance.require(d.tokens, d.cfg.Surface.Domain, d.agents(url))
 	r := mux.NewRouter().SkipClean(true).UseEncodedPath()
@@ -24,10 +26,26 @@ func (d *daemon) handler(url string) http.Handler {
 	r.HandleFunc("/healthz", d.healthz).Methods(http.MethodGet, http.MethodHead)
 	r.HandleFunc("/readyz", d.readyz).Methods(http.MethodGet, http.MethodHead)
 	d.public(r)
+	// What the API is like is no secret, and people read it before they have a token.
+	r.Handle(managementv1.BasePath+"/openapi.yaml", management.Document()).Methods(http.MethodGet, http.MethodHead)
+	r.PathPrefix(docsPath).Handler(apiDocs(d.log)).Methods(http.MethodGet, http.MethodHead)
 	r.PathPrefix("/agents/").Handler(agents)
 	r.PathPrefix(managementv1.BasePath).Handler(auth.Require(d.tokens, api))
 	r.NotFoundHandler = auth.Require(d.tokens, api) // its 404 is a problem document
 	return r
+}
+
+// docsPath is where people read what the API can do.
+const docsPath = managementv1.BasePath + "/docs"
+
+// apiDocs is the page that shows the management API.
+func apiDocs(log *slog.Logger) http.Handler {
+	h, err := docs.New(managementv1.Document, docsPath, managementv1.BasePath+"/openapi.yaml")
+	if err != nil { // a broken build
+		log.Error("cannot show the management API", "error", err)
+		return http.NotFoundHandler()
+	}
+	return h
 }
 
 // shipped is the catalog in the form management asks for.
