@@ -134,6 +134,14 @@ func (l *Link) Connected() bool {
 	return l.cur != nil
 }
 
+// State reports whether there is a connection right now, and gives a channel
+// that is closed with the next change of that.
+func (l *Link) State() (connected bool, changed <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cur != nil, l.changed
+}
+
 // Close ends the link and waits until nothing of it is left. Runs go on in
 // the guest. Idempotent.
 func (l *Link) Close() error {

@@ -72,13 +72,25 @@ func (e *StepError) Error() string {
 
 func (e *StepError) Unwrap() error { return e.Err }
 
+// ErrDetached as the cause of a context's end says that the process ends: what
+// has been done stays as it is, for the next process to go on with.
+var ErrDetached = errors.New("the process ends")
+
 // Run carries the steps out in order. It returns nil when all are done, and
 // otherwise a *StepError after undoing what was done.
 func Run(ctx context.Context, journal Journal, steps []Step) error {
 	for i, step := range steps {
-		if err := one(ctx, journal, step); err != nil {
-			return &StepError{Step: step.Name, Err: err, UndoErr: undo(ctx, journal, steps[:i+1])}
+		err := one(ctx, journal, step)
+		if err == nil {
+			continue
 		}
+		if errors.Is(context.Cause(ctx), ErrDetached) {
+			return &StepError{Step: step.Name, Err: ErrDetached}
+		}
+		// The cause is told already; a journal that fails must not keep us
+		// from undoing.
+		_ = journal.Mark(context.WithoutCancel(ctx), step, Failed, err)
+		return &StepError{Step: step.Name, Err: err, UndoErr: undo(ctx, journal, steps[:i+1])}
 	}
 	return nil
 }
@@ -126,7 +138,7 @@ func undo(ctx context.Context, journal Journal, steps []Step) error {
 		stepCtx, cancel := context.WithTimeout(ctx, undoTimeout)
 		err := step.Undo(stepCtx)
 		if err == nil {
-			err = journal.Mark(stepCtx, step, Undone, nil)
+			_ = journal.Mark(stepCtx, step, Undone, nil) // it is undone whether that is recorded or not
 		}
 		cancel()
 		if err != nil {

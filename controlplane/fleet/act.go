@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -18,7 +19,15 @@ const (
 	kindRestart = "instance.restart"
 	kindPause   = "instance.pause"
 	kindResume  = "instance.resume"
+
+	// What the fleet does by itself.
+	kindExpire = "instance.expire"
+	kindIdle   = "instance.idle"
+	kindWake   = "instance.wake"
 )
+
+// byRequest is why an instance is in its phase when somebody asked for it.
+const byRequest = "request"
 
 // Act asks for a change of an instance. What makes no sense in its phase
 // fails as an operation, with the reason.
@@ -68,16 +77,24 @@ func (f *Fleet) request(ctx context.Context, s *supervise.Supervisor, kind strin
 		return Operation{}, err
 	}
 	if err := f.ops.open(ctx, op); err != nil {
-		return Operation{}, err
+		// With a full disk nothing can be recorded, but a removal frees some.
+		if kind != kindDelete || instance.AsFault(err).Code != codeStoreFull {
+			return Operation{}, err
+		}
+		f.log.WarnContext(ctx, "removing an instance without a record of it", "instance", r.ID.String(), "error", err)
+		f.ops.adopt(op)
 	}
 	t := tracker{f.ops, op.ID}
-	req.ID, req.Track, req.Why = op.ID, t, "request"
+	req.ID, req.Track, req.Why = op.ID, t, byRequest
 	if err := s.Submit(ctx, req); err != nil {
 		t.End(ctx, err)
 		return Operation{}, err
 	}
 	return op, nil
 }
+
+// codeStoreFull is what a store says when its disk is.
+const codeStoreFull = "store.full"
 
 // unchanged checks the generation a caller has seen; 0 is any.
 func unchanged(r supervise.Record, ifGeneration int64) error {
@@ -145,21 +162,78 @@ func (f *Fleet) SetLabels(ctx context.Context, ref string, labels map[string]str
 	return f.view(s, r), nil
 }
 
-// CancelOperation asks for the end of an operation that goes on. A create or a
-// start is undone; its operation ends when that is done.
+// CancelOperation asks for the end of an operation that goes on. One that
+// waits ends at once. A create or a start is undone; its operation ends when
+// that is done. What cannot be undone goes on: "operation.not_cancelable".
 func (f *Fleet) CancelOperation(ctx context.Context, id string) (Operation, error) {
 	op, err := f.Operation(ctx, id)
 	if err != nil {
 		return Operation{}, err
 	}
 	if op.State.Done() {
-		return Operation{}, &instance.Fault{
-			Blame: instance.Caller, Code: "operation.ended",
-			Err: fmt.Errorf("cannot cancel operation %q: it has %s", id, op.State),
-		}
+		return Operation{}, operationEnded(op)
 	}
-	return Operation{}, &instance.Fault{
-		Blame: instance.Caller, Code: "operation.not_cancelable",
-		Err: fmt.Errorf("cannot cancel operation %q: %s cannot be undone", id, op.Kind),
+	f.mu.Lock()
+	s := f.byID[op.Instance]
+	f.mu.Unlock()
+	if s == nil {
+		return Operation{}, operationEnded(op)
+	}
+	// Stored first: should the process die now, the next one cancels it.
+	err = f.ops.change(ctx, id, func(op *Operation) Event {
+		op.Canceling = true
+		e := operationEvent(*op, EventOperationChanged)
+		e.Reason, e.Message = "canceling", op.Phase
+		return e
+	})
+	if err != nil {
+		return Operation{}, err
+	}
+	if err := s.Cancel(ctx, id); err != nil {
+		_ = f.ops.change(ctx, id, func(op *Operation) Event { // logged there
+			op.Canceling = false
+			e := operationEvent(*op, EventOperationChanged)
+			e.Reason, e.Message = "going-on", op.Phase
+			return e
+		})
+		if errors.Is(err, supervise.ErrNoRequest) {
+			return Operation{}, operationEnded(op)
+		}
+		return Operation{}, err
+	}
+	return f.Operation(ctx, id)
+}
+
+func operationEnded(op Operation) error {
+	return &instance.Fault{
+		Blame: instance.Caller, Code: "operation.ended",
+		Err: fmt.Errorf("cannot cancel operation %q: it is ending or has ended", op.ID),
+	}
+}
+
+// policy opens an operation for what a supervisor begins by itself.
+func (f *Fleet) policy(ctx context.Context, r supervise.Record, e instance.Event) (string, supervise.Tracker) {
+	kind := map[instance.Event]string{
+		instance.Expired: kindExpire, instance.IdlePaused: kindIdle, instance.IdleStopped: kindIdle, instance.Used: kindWake,
+	}[e]
+	op, err := f.ops.draft(ctx, kind, r.Tenant, r.ID, r.Name)
+	if err == nil {
+		err = f.ops.open(ctx, op)
+	}
+	if err != nil {
+		f.log.WarnContext(ctx, "cannot record what is begun", "instance", r.ID.String(), "event", e, "error", err)
+		return "", nil
+	}
+	return op.ID, tracker{f.ops, op.ID}
+}
+
+// health tells of a fault that a phase does not show, or that it has gone.
+func (f *Fleet) health(ctx context.Context, r supervise.Record, fault *instance.Fault) {
+	e := eventOf(r, EventRecovered, supervise.Note{})
+	if fault != nil {
+		e = faultEvent(r, fault, supervise.Note{})
+	}
+	if err := f.events.apply(ctx, &Change{Events: []Event{e}}); err != nil {
+		f.log.ErrorContext(ctx, "cannot store an event", "error", err)
 	}
 }

@@ -70,7 +70,7 @@ func (f *Fleet) Create(ctx context.Context, req CreateRequest) (Operation, error
 	}
 	now := f.cfg.Now()
 	return f.launch(ctx, supervise.Record{
-		ID: id, Tenant: tenantOr(req.Tenant), Name: name, Phase: instance.Provisioning, Reason: "request",
+		ID: id, Tenant: tenantOr(req.Tenant), Name: name, Phase: instance.Provisioning, Reason: byRequest,
 		Plan: pl, Provider: provider, Labels: labels, ExpiresAt: f.expiry(ttl),
 		CreatedAt: now, UpdatedAt: now, Generation: 1, Host: f.cfg.Host,
 	}, warningsOf(resolved))
@@ -98,10 +98,8 @@ func (f *Fleet) launch(ctx context.Context, r supervise.Record, warnings []strin
 	if err != nil {
 		return Operation{}, fmt.Errorf("cannot store instance %q: %w", r.Name, err)
 	}
-	f.ops.adopt(op, false)
-	if err := f.supervise(r, tracker{f.ops, op.ID}); err != nil {
-		return Operation{}, errors.Join(err, recorder{f.events}.Remove(ctx, r, n))
-	}
+	f.ops.adopt(op)
+	f.supervise(r, &supervise.Request{ID: op.ID, Event: instance.StartRequested, Why: byRequest, Track: tracker{f.ops, op.ID}})
 	return op, nil
 }
 
@@ -206,13 +204,16 @@ func (f *Fleet) provider(ctx context.Context, l *loadouts.Resolved) (string, vm.
 	}
 	for _, want := range l.Runtime.Required {
 		if !slices.Contains(caps.Operations, want) {
-			return "", caps, capabilityFault(name, "required_capabilities", want, "does not offer it")
+			return "", caps, capabilityFault(name, "runtime_options.required_capabilities", want, "does not offer it")
 		}
 	}
 	for _, not := range l.Runtime.Excluded {
 		if slices.Contains(caps.Operations, not) {
-			return "", caps, capabilityFault(name, "excluded_capabilities", not, "offers it")
+			return "", caps, capabilityFault(name, "runtime_options.excluded_capabilities", not, "offers it")
 		}
+	}
+	if idle := l.Lifecycle.Idle; idle != nil && idle.Action == loadouts.IdlePause && !slices.Contains(caps.Operations, "instance.pause") {
+		return "", caps, capabilityFault(name, "lifecycle.idle.action", string(idle.Action), "cannot pause machines")
 	}
 	return name, caps, nil
 }
@@ -223,7 +224,7 @@ const hostProvider = "host"
 func capabilityFault(provider, field, capability, why string) error {
 	return &instance.Fault{
 		Blame: instance.Caller, Code: "provider.capability",
-		Err: fmt.Errorf("runtime_options.%s: %q: provider %q %s", field, capability, provider, why),
+		Err: fmt.Errorf("%s: %q: provider %q %s", field, capability, provider, why),
 	}
 }
 

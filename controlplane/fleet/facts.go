@@ -7,8 +7,6 @@ import (
 	"slices"
 	"syscall"
 
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 	"agentic-sandbox.aiwg.io/sandbox/images"
 )
@@ -41,12 +39,7 @@ func (f *Fleet) Facts(ctx context.Context) (HostFacts, error) {
 	}
 	facts.Checks = append(facts.Checks, imageCheck(len(items)), diskCheck(f.cfg.StateDir))
 	for _, o := range orphans {
-		facts.Checks = append(facts.Checks, Check{
-			Name: "orphan", Status: "warning",
-			Detail: fmt.Sprintf("provider %q has machine %s that no instance knows (%s)",
-				o.provider, o.found.ID, cmp.Or(o.found.Note, "left by an earlier state")),
-			Remedy: "keep it until you know what it was; it uses disk and maybe memory",
-		})
+		facts.Checks = append(facts.Checks, o.check())
 	}
 	rank := map[string]int{"error": 0, "warning": 1, "ok": 2}
 	slices.SortStableFunc(facts.Checks, func(a, b Check) int { return cmp.Compare(rank[a.Status], rank[b.Status]) })
@@ -116,32 +109,4 @@ func diskCheck(dir string) Check {
 		c.Remedy = "remove instances you do not need, or move the state directory"
 	}
 	return c
-}
-
-// findOrphans remembers machines that no record knows. They are reported, not
-// destroyed: a database that was lost must not cost the machines too.
-func (f *Fleet) findOrphans(ctx context.Context, records []supervise.Record) error {
-	known := map[instance.ID]bool{}
-	for _, r := range records {
-		known[r.ID] = true
-	}
-	for name, d := range f.cfg.Drivers {
-		c, err := d.Capabilities(ctx)
-		if err != nil || !c.Available {
-			continue
-		}
-		found, err := d.List(ctx)
-		if err != nil {
-			return fmt.Errorf("cannot list the machines of provider %q: %w", name, err)
-		}
-		for _, m := range found {
-			if known[m.ID] {
-				continue
-			}
-			f.log.WarnContext(ctx, "machine without an instance",
-				"provider", name, "machine", m.ID.String(), "running", m.Running, "note", m.Note)
-			f.orphans = append(f.orphans, orphan{name, m, f.cfg.Now()})
-		}
-	}
-	return nil
 }

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -47,6 +46,14 @@ type Config struct {
 	Host     string
 	StateDir string
 	Now      func() time.Time
+	// OrphanGrace is how long a machine that no instance knows is kept before
+	// it is removed; 0: for ever.
+	OrphanGrace time.Duration
+	// AcceptEmpty takes a new store into use although there are machines, which
+	// it does not know.
+	AcceptEmpty bool
+	// Limits of supervisors; zero values mean the defaults.
+	Limits supervise.Limits
 }
 
 // Fleet is the instances of one host.
@@ -61,22 +68,22 @@ type Fleet struct {
 	stop    context.CancelFunc
 	workers sync.WaitGroup
 
+	// tidying is held while machines and instances are compared.
+	tidying  sync.Mutex
+	suspects map[instance.ID]bool // seen once without an instance; nil: at the start
+
 	mu     sync.Mutex
 	byID   map[instance.ID]*supervise.Supervisor
 	byName map[name]instance.ID
 	order  []instance.ID // sorted
 	// orphans are machines of our drivers that no record knows.
 	orphans []orphan
+	// begun is true once Start has succeeded.
+	begun bool
 }
 
 // name is unique among the instances there are.
 type name struct{ tenant, name string }
-
-type orphan struct {
-	provider string
-	found    vm.Found
-	since    time.Time
-}
 
 // New returns a fleet that does nothing before Start.
 func New(cfg Config) *Fleet {
@@ -88,9 +95,10 @@ func New(cfg Config) *Fleet {
 }
 
 // Start reads what is stored, finds the machines of earlier processes again
-// and begins to supervise. ctx is the life of the fleet.
+// and begins to supervise. ctx is the life of the fleet. A store that is new
+// although there are machines is refused, since it may be that the old one was
+// lost: nothing is then changed.
 func (f *Fleet) Start(ctx context.Context) error {
-	f.run, f.stop = context.WithCancel(ctx)
 	if err := f.events.load(ctx); err != nil {
 		return err
 	}
@@ -102,68 +110,37 @@ func (f *Fleet) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot read the instances: %w", err)
 	}
-	if err := f.findOrphans(ctx, records); err != nil {
+	seen, err := f.survey(ctx)
+	if err != nil {
 		return err
 	}
-	trackers := f.resumeOperations(ctx, unended, records)
-	for _, r := range records {
-		if err := f.supervise(r, trackers[r.ID]); err != nil {
-			f.log.ErrorContext(ctx, "cannot supervise a stored instance", "instance", r.ID.String(), "name", r.Name, "error", err)
-		}
+	if err := f.adopt(ctx, records, seen); err != nil {
+		return err
 	}
+	f.run, f.stop = context.WithCancel(ctx)
+	pending := f.resumeOperations(ctx, unended, records)
+	for _, r := range records {
+		f.supervise(f.settle(ctx, r, seen), pending[r.ID]...)
+	}
+	if err := f.quarantine(ctx, seen); err != nil {
+		return err
+	}
+	f.workers.Go(func() { f.keep(f.run) })
+	f.mu.Lock()
+	f.begun = true
+	f.mu.Unlock()
 	return nil
 }
 
-// resumeOperations gives the operations that an earlier process did not end
-// to the supervisors that go on with the work, and ends the others truthfully.
-func (f *Fleet) resumeOperations(ctx context.Context, unended []Operation, records []supervise.Record) map[instance.ID]supervise.Tracker {
-	phases := map[instance.ID]instance.Phase{}
-	for _, r := range records {
-		phases[r.ID] = r.Phase
-	}
-	goesOn := map[string][]instance.Phase{
-		kindCreate: {instance.Provisioning, instance.Starting},
-		kindStart:  {instance.Starting},
-		kindStop:   {instance.Stopping},
-		kindDelete: {instance.Deleting},
-	}
-	reached := map[string][]instance.Phase{
-		kindCreate: {instance.Running}, kindStart: {instance.Running}, kindResume: {instance.Running},
-		kindStop: {instance.Stopped}, kindPause: {instance.Paused},
-	}
-	trackers := map[instance.ID]supervise.Tracker{}
-	for _, op := range unended {
-		phase, exists := phases[op.Instance]
-		t := tracker{f.ops, op.ID}
-		switch {
-		case exists && slices.Contains(goesOn[op.Kind], phase):
-			all, _ := trackers[op.Instance].(shared)
-			trackers[op.Instance] = append(all, t)
-		case exists && slices.Contains(reached[op.Kind], phase), !exists && op.Kind == kindDelete:
-			t.End(ctx, nil)
-		default:
-			t.End(ctx, &instance.Fault{
-				Blame: instance.Host, Code: "operation.interrupted", Hint: "ask for it again",
-				Err: errors.New("the control plane was restarted before this was done"),
-			})
-		}
-	}
-	return trackers
-}
-
 // supervise starts the goroutine of one instance.
-func (f *Fleet) supervise(r supervise.Record, t supervise.Tracker) error {
+func (f *Fleet) supervise(r supervise.Record, unended ...*supervise.Request) {
 	driver, ok := f.cfg.Drivers[r.Provider]
 	if !ok {
-		err := fmt.Errorf("cannot find provider %q of instance %q: it is not configured on this host", r.Provider, r.Name)
-		if t != nil {
-			t.End(f.run, err)
-		}
-		return err
+		driver = absent{r.Provider}
 	}
 	s := supervise.New(supervise.Config{
-		Driver: driver, Images: f.cfg.Images, Store: recorder{f.events}, Log: f.log,
-		Version: f.cfg.Version, Now: f.cfg.Now, Removed: func() { f.forget(r) },
+		Driver: driver, Images: f.cfg.Images, Store: recorder{f.events}, Log: f.log, Limits: f.cfg.Limits,
+		Version: f.cfg.Version, Now: f.cfg.Now, Removed: func() { f.forget(r) }, Policy: f.policy, Health: f.health,
 	}, r)
 	f.mu.Lock()
 	f.byID[r.ID], f.byName[name{r.Tenant, r.Name}] = s, r.ID
@@ -172,7 +149,7 @@ func (f *Fleet) supervise(r supervise.Record, t supervise.Tracker) error {
 	}
 	f.mu.Unlock()
 	f.workers.Go(func() {
-		s.Run(f.run, t)
+		s.Run(f.run, unended...)
 		if f.run.Err() != nil {
 			return // the daemon stops; the instance stays
 		}
@@ -182,7 +159,6 @@ func (f *Fleet) supervise(r supervise.Record, t supervise.Tracker) error {
 			}
 		}
 	})
-	return nil
 }
 
 // forget takes an instance that is no more out of the lists. Its name may have

@@ -289,7 +289,7 @@ func TestCrashIsAFault(t *testing.T) {
 	}
 	kill(t, pid)
 	got := r.until("crash", instance.Failed)
-	if got.Fault == nil || got.Fault.Blame != instance.Guest || got.Fault.Hint == "" {
+	if got.Fault == nil || got.Fault.Code != "machine.killed" || got.Fault.Hint == "" {
 		t.Errorf("the fault is %+v", got.Fault)
 	}
 	_, err = r.fleet.Guest(t.Context(), v.ID)

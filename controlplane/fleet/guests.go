@@ -25,12 +25,13 @@ const (
 const readyTimeout = 2 * time.Minute
 
 // Link returns the link to an instance's agent, waiting for a machine that is
-// just starting.
+// just starting or was put to rest.
 func (f *Fleet) Link(ctx context.Context, id instance.ID) (*agentlink.Link, error) {
 	s, err := f.find(id.String())
 	if err != nil {
 		return nil, err
 	}
+	defer s.Use()()
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	return s.Link(ctx)
@@ -81,6 +82,7 @@ func (f *Fleet) PutArchive(ctx context.Context, ref, dir string, tar io.Reader) 
 			Err: fmt.Errorf("path %q: not in the workspace %q of %q", dir, ws.Path, ref),
 		}
 	}
+	defer s.Use()()
 	waitCtx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	link, err := s.Link(waitCtx)

@@ -32,7 +32,6 @@ type liveOperation struct {
 
 	op      Operation     // guarded by operations.mu, as the next
 	changed chan struct{} // closed and replaced with every change
-	dirty   bool          // the last change could not be stored
 }
 
 // maxSteps bounds the journal kept with one operation.
@@ -90,15 +89,15 @@ func (o *operations) open(ctx context.Context, op Operation) error {
 	if err := o.events.apply(ctx, &Change{Operation: &op, Events: []Event{createdEvent(op)}}); err != nil {
 		return fmt.Errorf("cannot store operation: %w", err)
 	}
-	o.adopt(op, false)
+	o.adopt(op)
 	return nil
 }
 
 // adopt takes an operation that goes on into memory.
-func (o *operations) adopt(op Operation, dirty bool) {
+func (o *operations) adopt(op Operation) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.live[op.ID] = &liveOperation{op: op, changed: make(chan struct{}), dirty: dirty}
+	o.live[op.ID] = &liveOperation{op: op, changed: make(chan struct{})}
 }
 
 func (o *operations) find(id string) *liveOperation {
@@ -143,7 +142,7 @@ func (o *operations) change(ctx context.Context, id string, f func(*Operation) E
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	l.op, l.dirty = op, err != nil
+	l.op = op
 	close(l.changed)
 	l.changed = make(chan struct{})
 	if op.State.Done() && err == nil {
@@ -271,22 +270,5 @@ func noOperation(id string) error {
 		Blame: instance.Caller, Code: "operation.not_found",
 		Hint: "`sandboxctl ops` lists the recent ones",
 		Err:  fmt.Errorf("cannot find operation %q", id),
-	}
-}
-
-// shared follows one piece of work for several operations that ask for it.
-type shared []tracker
-
-func (s shared) Step(ctx context.Context, step supervise.Step) error {
-	var errs []error
-	for _, t := range s {
-		errs = append(errs, t.Step(ctx, step))
-	}
-	return errors.Join(errs...)
-}
-
-func (s shared) End(ctx context.Context, err error) {
-	for _, t := range s {
-		t.End(ctx, err)
 	}
 }

@@ -1,43 +1,306 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 )
+
+// keepEvery is how often machines and instances are compared.
+const keepEvery = time.Minute
+
+// removeOrphanLimit bounds the removal of one machine.
+const removeOrphanLimit = 2 * time.Minute
+
+// orphan is a machine that no record knows, as the driver has it.
+type orphan struct {
+	Orphan
+	handle vm.Handle
+}
+
+func (o orphan) check() Check {
+	c := Check{
+		Name: "orphan", Status: "warning",
+		Detail: fmt.Sprintf("provider %q has machine %s that no instance knows (%s) since %s",
+			o.Provider, o.ID, cmp.Or(o.Note, "left by an earlier state"), o.Since.Format(time.RFC3339)),
+		Remedy: "keep it until you know what it was; it uses disk and maybe memory",
+	}
+	if !o.RemoveAfter.IsZero() {
+		c.Detail += ", removed after " + o.RemoveAfter.Format(time.RFC3339)
+	}
+	return c
+}
+
+// survey is what the drivers have: by provider, those that could be asked.
+type survey map[string][]vm.Found
+
+func (s survey) machines() (n int) {
+	for _, found := range s {
+		n += len(found)
+	}
+	return n
+}
+
+// survey asks every driver for its machines. One that is not available is
+// left out: what it has is then not known.
+func (f *Fleet) survey(ctx context.Context) (survey, error) {
+	seen := survey{}
+	for provider, d := range f.cfg.Drivers {
+		c, err := d.Capabilities(ctx)
+		if err != nil || !c.Available {
+			continue
+		}
+		found, err := d.List(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("cannot list the machines of provider %q: %w", provider, err)
+		}
+		seen[provider] = found
+	}
+	return seen, nil
+}
+
+// adopt takes a new store into use, unless it may be that the real one is lost.
+func (f *Fleet) adopt(ctx context.Context, records []supervise.Record, seen survey) error {
+	adopted, err := f.cfg.Keeper.Adopted(ctx)
+	if err != nil || adopted {
+		return err
+	}
+	n := seen.machines()
+	if n > 0 && len(records) == 0 {
+		if !f.cfg.AcceptEmpty {
+			return &instance.Fault{
+				Blame: instance.Host, Code: "database.missing",
+				Hint: "restore sandbox.db from a backup into the state directory; if there is none and the machines may be given up, " +
+					"start sandboxd once with --accept-empty-database: they are then kept as orphans until they are removed by hand",
+				Err: fmt.Errorf("the database in %q is new, but there are %d machines: it was lost, or it is another's state directory",
+					f.cfg.StateDir, n),
+			}
+		}
+		if err := f.hold(ctx, seen); err != nil {
+			return err
+		}
+	}
+	return f.cfg.Keeper.Adopt(ctx)
+}
+
+// hold stores that the machines there are must never be removed by themselves.
+func (f *Fleet) hold(ctx context.Context, seen survey) error {
+	var all []Orphan
+	now := f.now()
+	for provider, found := range seen {
+		for _, m := range found {
+			all = append(all, Orphan{Provider: provider, ID: m.ID, Since: now})
+		}
+	}
+	return f.cfg.Keeper.SaveOrphans(ctx, all)
+}
+
+func (f *Fleet) now() time.Time { return f.cfg.Now().UTC().Truncate(time.Millisecond) }
+
+// settle gives a stored instance whose machine should be on disk and is not
+// there a truthful state. Those that should run find out by themselves.
+func (f *Fleet) settle(ctx context.Context, r supervise.Record, seen survey) supervise.Record {
+	found, known := seen[r.Provider]
+	if !known || r.Phase != instance.Stopped || r.Handle == nil || r.Guest == nil ||
+		slices.ContainsFunc(found, func(m vm.Found) bool { return m.ID == r.ID }) {
+		return r
+	}
+	next := r
+	next.Phase, _, _ = instance.Next(r.Phase, instance.Lost)
+	next.Fault = instance.AsFault(supervise.Lost(r))
+	next.Reason = next.Fault.Code
+	next.UpdatedAt = f.now()
+	next.Generation++
+	if err := (recorder{f.events}).Save(ctx, r, next, supervise.Note{}); err != nil {
+		f.log.ErrorContext(ctx, "cannot store the instance", "instance", r.ID.String(), "error", err)
+	}
+	return next
+}
+
+// quarantine compares what the drivers have with the instances there are, and
+// keeps the book of machines without one. Who was known before keeps its date.
+func (f *Fleet) quarantine(ctx context.Context, seen survey) error {
+	stored, err := f.cfg.Keeper.Orphans(ctx)
+	if err != nil {
+		return err
+	}
+	all, fresh := f.strangers(seen, stored)
+	var book []Orphan
+	for _, o := range stored { // whose provider could not be asked
+		if _, asked := seen[o.Provider]; !asked {
+			book = append(book, o)
+		}
+	}
+	for _, o := range all {
+		book = append(book, o.Orphan)
+	}
+	slices.SortFunc(all, func(a, b orphan) int { return cmp.Compare(a.ID, b.ID) })
+	f.mu.Lock()
+	f.orphans = all
+	f.mu.Unlock()
+	if len(fresh) == 0 && len(book) == len(stored) {
+		return nil
+	}
+	for _, o := range fresh {
+		f.log.WarnContext(ctx, "machine without an instance", "provider", o.Provider, "machine", o.ID.String(),
+			"running", o.Running, "note", o.Note, "remove_after", o.RemoveAfter)
+		f.tell(ctx, o, "found")
+	}
+	return f.cfg.Keeper.SaveOrphans(ctx, book)
+}
+
+// strangers are the machines that no instance knows, and which of them nobody
+// knew before. While the fleet works a machine may be seen that is just being
+// removed, so a new one must be seen twice.
+func (f *Fleet) strangers(seen survey, stored []Orphan) (all, fresh []orphan) {
+	now := f.now()
+	suspects := map[instance.ID]bool{}
+	for provider, found := range seen {
+		for _, m := range found {
+			if f.knows(m.ID) {
+				continue
+			}
+			at := slices.IndexFunc(stored, func(o Orphan) bool { return o.ID == m.ID && o.Provider == provider })
+			o := orphan{Orphan{Provider: provider, ID: m.ID, Since: now}, m.Handle}
+			switch {
+			case at >= 0:
+				o.Orphan = stored[at]
+			case f.suspects != nil && !f.suspects[m.ID]:
+				suspects[m.ID] = true
+				continue
+			default:
+				if f.cfg.OrphanGrace > 0 {
+					o.RemoveAfter = now.Add(f.cfg.OrphanGrace)
+				}
+			}
+			o.Running, o.Note = m.Running, m.Note
+			all = append(all, o)
+			if at < 0 {
+				fresh = append(fresh, o)
+			}
+		}
+	}
+	f.suspects = suspects
+	return all, fresh
+}
+
+func (f *Fleet) knows(id instance.ID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.byID[id] != nil
+}
+
+func (f *Fleet) tell(ctx context.Context, o orphan, reason string) {
+	e := Event{Tenant: DefaultTenant, Type: EventOrphan, Instance: o.ID, Reason: reason, Message: o.Provider}
+	if err := f.events.apply(ctx, &Change{Events: []Event{e}}); err != nil {
+		f.log.ErrorContext(ctx, "cannot store an event", "error", err)
+	}
+}
+
+// keep compares machines and instances again and again, and removes machines
+// whose time of grace has passed, until ctx ends.
+func (f *Fleet) keep(ctx context.Context) {
+	every := keepEvery
+	if g := f.cfg.OrphanGrace; g > 0 {
+		every = min(every, max(g/4, 100*time.Millisecond))
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if err := f.sweep(ctx); err != nil && ctx.Err() == nil {
+			f.log.WarnContext(ctx, "cannot compare machines and instances", "error", err)
+		}
+	}
+}
+
+// sweep is one round of keep.
+func (f *Fleet) sweep(ctx context.Context) error {
+	seen, err := f.survey(ctx)
+	if err != nil {
+		return err
+	}
+	f.tidying.Lock()
+	err = f.quarantine(ctx, seen)
+	f.tidying.Unlock()
+	if err != nil {
+		return err
+	}
+	now := f.now()
+	var errs []error
+	for _, o := range f.orphanList() {
+		if o.RemoveAfter.IsZero() || now.Before(o.RemoveAfter) {
+			continue
+		}
+		// Whoever has no sound database does not know what belongs to whom.
+		if err := f.cfg.Keeper.Check(ctx); err != nil {
+			return fmt.Errorf("cannot remove machine %q without an instance: %w", o.ID, err)
+		}
+		errs = append(errs, f.removeOrphan(ctx, o))
+	}
+	return errors.Join(errs...)
+}
+
+func (f *Fleet) orphanList() []orphan {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.orphans)
+}
 
 // Orphans lists the machines, and files of some, that no instance knows.
 func (f *Fleet) Orphans(context.Context) ([]Orphan, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	all := make([]Orphan, 0, len(f.orphans))
-	for _, o := range f.orphans {
-		all = append(all, Orphan{Provider: o.provider, ID: o.found.ID, Running: o.found.Running, Note: o.found.Note, Since: o.since})
+	list := f.orphanList()
+	all := make([]Orphan, 0, len(list))
+	for _, o := range list {
+		all = append(all, o.Orphan)
 	}
 	return all, nil
 }
 
 // RemoveOrphan destroys a machine that no instance knows, and all of it.
 func (f *Fleet) RemoveOrphan(ctx context.Context, id instance.ID) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for i, o := range f.orphans {
-		if o.found.ID != id {
-			continue
+	for _, o := range f.orphanList() {
+		if o.ID == id {
+			return f.removeOrphan(ctx, o)
 		}
-		m, err := f.cfg.Drivers[o.provider].Recover(ctx, o.found.Handle)
-		if err == nil {
-			err = m.Close(ctx)
-		}
-		if err != nil {
-			return fmt.Errorf("cannot remove machine %q: %w", id, err)
-		}
-		f.orphans = append(f.orphans[:i:i], f.orphans[i+1:]...)
-		return nil
 	}
 	return &instance.Fault{
 		Blame: instance.Caller, Code: "orphan.not_found", Hint: "`sandboxctl doctor` lists those there are",
 		Err: fmt.Errorf("cannot find a machine %q without an instance", id),
 	}
+}
+
+func (f *Fleet) removeOrphan(ctx context.Context, o orphan) error {
+	f.tidying.Lock()
+	defer f.tidying.Unlock()
+	if f.knows(o.ID) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, removeOrphanLimit)
+	defer cancel()
+	m, err := f.cfg.Drivers[o.Provider].Recover(ctx, o.handle)
+	if err == nil {
+		err = m.Close(ctx)
+	}
+	if err != nil && !errors.Is(err, vm.ErrGone) {
+		return fmt.Errorf("cannot remove machine %q: %w", o.ID, err)
+	}
+	f.log.WarnContext(ctx, "removed a machine without an instance", "provider", o.Provider, "machine", o.ID.String())
+	f.tell(ctx, o, "removed")
+	seen, err := f.survey(ctx)
+	if err != nil {
+		return err
+	}
+	return f.quarantine(ctx, seen)
 }

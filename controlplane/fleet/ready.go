@@ -11,7 +11,10 @@ import (
 // Ready reports why no machine can be made or nothing can be stored; nil when
 // both can.
 func (f *Fleet) Ready(ctx context.Context) error {
-	if f.run == nil {
+	f.mu.Lock()
+	begun := f.begun
+	f.mu.Unlock()
+	if !begun {
 		return &instance.Fault{
 			Blame: instance.Host, Code: "fleet.starting", Hint: "try again in a moment", Err: errors.New("the fleet has not started"),
 		}

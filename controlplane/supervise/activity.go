@@ -2,88 +2,159 @@ package supervise
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
+	"slices"
 
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/agentlink"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/converge"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 )
 
-// powerOffGrace is what a guest gets to power off in order before the power
-// is cut. Generous: an emulated guest on a busy host is slow.
-const powerOffGrace = 30 * time.Second
+// activity does the work of one request and says which event its end is; an
+// empty event changes nothing.
+type activity func(ctx context.Context, r *Request) (instance.Event, error)
+
+// doing is an activity with the request whose rules hold while it works.
+type doing struct {
+	as instance.Event
+	do activity
+}
+
+// demanded is what an instance in phase p needs, and what brings it there.
+func (s *Supervisor) demanded(p instance.Phase) doing {
+	switch p {
+	case instance.Provisioning, instance.Starting:
+		return doing{instance.StartRequested, s.provision}
+	case instance.Running, instance.Paused:
+		return doing{recovering, s.recoverMachine}
+	case instance.Stopping:
+		return doing{instance.StopRequested, s.stop}
+	case instance.Deleting:
+		return doing{instance.DeleteRequested, s.remove}
+	case instance.Stopped, instance.Failed:
+	}
+	return doing{}
+}
 
 // beginWith starts what the stored phase demands when a supervisor begins.
-func (s *Supervisor) beginWith(ctx context.Context, r *Request) {
-	switch phase := s.Record().Phase; phase {
-	case instance.Provisioning:
-		r.Event = instance.StartRequested
-		s.work(ctx, r, s.provision)
-	case instance.Starting:
-		r.Event = instance.StartRequested
-		s.work(ctx, r, s.provision)
-	case instance.Running, instance.Paused:
-		r.Event = recovering
-		s.work(ctx, r, s.recoverMachine)
+// Requests of an earlier process go on where they stood.
+func (s *Supervisor) beginWith(ctx context.Context, unended []*Request) {
+	rec := s.Record()
+	d := s.demanded(rec.Phase)
+	fits := func(r *Request) bool { return slices.Contains(leadsTo(rec), r.Event) }
+	var first *Request
+	var rest []*Request
+	for _, r := range unended {
+		switch {
+		case d.do == nil || !fits(r):
+			rest = append(rest, r)
+		case first == nil:
+			first = r
+		default:
+			s.queue.joined = append(s.queue.joined, r)
+		}
+	}
+	if d.do != nil {
+		if first == nil {
+			first = &Request{Event: d.as, Why: rec.Reason}
+		}
+		s.work(ctx, first, d)
+	}
+	for _, r := range rest {
+		s.take(ctx, r)
+	}
+}
+
+// leadsTo are the requests whose work a record shows under way.
+func leadsTo(r Record) []instance.Event {
+	switch r.Phase {
+	case instance.Provisioning, instance.Starting:
+		return []instance.Event{instance.StartRequested, instance.RestartRequested, instance.Used}
 	case instance.Stopping:
-		r.Event = instance.StopRequested
-		s.work(ctx, r, s.stop)
+		switch r.After {
+		case instance.StartRequested:
+			return []instance.Event{instance.RestartRequested}
+		case instance.DeleteRequested:
+			return []instance.Event{instance.Expired}
+		}
+		return []instance.Event{instance.StopRequested, instance.IdleStopped}
 	case instance.Deleting:
-		r.Event = instance.DeleteRequested
-		s.work(ctx, r, s.remove)
-	case instance.Stopped, instance.Failed:
+		return []instance.Event{instance.DeleteRequested, instance.Expired}
+	case instance.Running, instance.Paused, instance.Stopped, instance.Failed:
+	}
+	return nil
+}
+
+// take gives one request to the queue and acts on its verdict.
+func (s *Supervisor) take(ctx context.Context, r *Request) {
+	phase := s.Record().Phase
+	v := s.queue.offer(phase, r)
+	s.log.DebugContext(ctx, "request", "event", r.Event, "phase", phase, "answer", v.answer, "begun", v.begin)
+	switch {
+	case v.answer == instance.Ignored:
 		r.end(ctx, nil)
+	case v.answer == instance.Denied:
+		r.end(ctx, denied(v.reason))
+	case v.begin:
+		s.begin(ctx, r, v.next)
+	case v.interrupt:
+		s.cutShort(ctx, r)
+	case v.hurry:
+		s.queue.busy.Force = true
+		s.hurry()
 	}
 }
 
 // begin stores the phase a request leads to and starts its activity.
 func (s *Supervisor) begin(ctx context.Context, r *Request, next instance.Phase) {
-	var act activity
-	switch r.Event {
-	case instance.StartRequested:
-		act = s.provision
-	case instance.StopRequested:
-		act = s.stop
-	case instance.PauseRequested:
-		act = s.pause
-	case instance.ResumeRequested:
-		act = s.resume
-	case instance.DeleteRequested:
-		act = s.remove
-	default:
-		s.queue.busy = ""
-		r.end(ctx, fmt.Errorf("internal error: no activity for %q", r.Event))
+	d := s.towards(next)
+	if next == instance.Paused || next == instance.Running {
+		// These are acted on first: until the processor has stopped, or goes
+		// on, the truth is still the old phase.
+		s.work(ctx, r, d)
 		return
 	}
-	if r.Event != instance.PauseRequested && r.Event != instance.ResumeRequested {
-		// Pause and resume are acted on first: until the processor has
-		// stopped the truth is still the old phase.
-		err := s.save(ctx, Note{Operation: r.ID}, func(rec *Record) error {
-			rec.Phase, rec.Reason, rec.Fault = next, r.Why, nil
-			return nil
-		})
-		if err != nil {
-			s.queue.busy = ""
-			r.end(ctx, err)
-			return
+	enter := func(rec *Record) { rec.enter(r, next) }
+	err := s.save(ctx, r.note(), func(rec *Record) error { enter(rec); return nil })
+	switch {
+	case err == nil:
+	case next == instance.Deleting:
+		// A full disk must not keep us from freeing some of it.
+		s.note(ctx, r.note(), enter)
+	default:
+		for _, one := range append(s.queue.done(), r) {
+			one.end(ctx, err)
 		}
+		return
 	}
-	s.work(ctx, r, act)
+	s.work(ctx, r, d)
 }
 
-// activity does the work of one request and says which event its end is.
-type activity func(ctx context.Context, r *Request) (instance.Event, error)
+// towards is the activity that leads to a phase.
+func (s *Supervisor) towards(next instance.Phase) doing {
+	switch next {
+	case instance.Paused:
+		return doing{instance.PauseRequested, s.pause}
+	case instance.Running:
+		return doing{instance.ResumeRequested, s.resume}
+	case instance.Provisioning, instance.Starting, instance.Stopping, instance.Stopped, instance.Failed, instance.Deleting:
+	}
+	return s.demanded(next)
+}
 
-func (s *Supervisor) work(ctx context.Context, r *Request, act activity) {
-	s.queue.busy = r.Event
-	actCtx, cancel := context.WithCancel(ctx)
+// work starts an activity for a request.
+func (s *Supervisor) work(ctx context.Context, r *Request, d doing) {
+	s.queue.busy = r
+	r.working, r.hurried = d.as, make(chan struct{})
+	actCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	release := context.AfterFunc(ctx, func() { cancel(converge.ErrDetached) })
 	s.interrupt = cancel
+	if d.as != instance.PauseRequested && d.as != instance.ResumeRequested {
+		s.unwatch() // it sees the machine end by itself
+	}
 	s.wg.Go(func() {
-		defer cancel()
-		event, err := act(actCtx, r)
+		defer cancel(nil)
+		defer release()
+		event, err := d.do(actCtx, r)
 		res := result{request: r, event: event, err: err, removed: event == removedEvent}
 		if res.removed {
 			res.event = ""
@@ -95,11 +166,94 @@ func (s *Supervisor) work(ctx context.Context, r *Request, act activity) {
 	})
 }
 
+// hurry makes the stop at work wait no longer for the guest.
+func (s *Supervisor) hurry() {
+	select {
+	case <-s.queue.busy.hurried:
+	default:
+		close(s.queue.busy.hurried)
+	}
+}
+
 // removedEvent is the end of a delete; it is no event of the table because
 // nothing is left to have a phase.
 const removedEvent instance.Event = "removed"
 
-// journal turns the steps of converge into progress.
+// finish ends an activity and begins the next. It reports whether the
+// instance is no more.
+func (s *Supervisor) finish(ctx context.Context, res result) bool {
+	s.interrupt = nil
+	r := res.request
+	if res.removed {
+		s.removed = true
+		if s.cfg.Removed != nil {
+			s.cfg.Removed()
+		}
+		s.endShared(ctx, res)
+		s.refuseWaiting(ctx)
+		return true
+	}
+	before := s.Record().Phase
+	if res.event != "" {
+		s.apply(ctx, r, res.event, res.err)
+	}
+	if after := s.Record().Phase; before == instance.Stopping && (after == instance.Starting || after == instance.Deleting) {
+		s.work(ctx, r, s.demanded(after)) // the second half of the request
+		return false
+	}
+	if res.err == nil && r.canceled {
+		res.err = canceledFault(r)
+	}
+	s.pace(res.err)
+	s.endShared(ctx, res)
+	for rep, ok := s.queue.said(); ok; rep, ok = s.queue.said() {
+		s.reported(ctx, rep)
+	}
+	s.rewatch(ctx)
+	for s.queue.busy == nil {
+		next := s.queue.next()
+		if next == nil {
+			break
+		}
+		s.take(ctx, next)
+	}
+	return false
+}
+
+// apply moves the record by an event and stores it. cause becomes the fault
+// when the new phase is Failed, or the guest has gone by itself.
+func (s *Supervisor) apply(ctx context.Context, r *Request, e instance.Event, cause error) {
+	s.note(ctx, r.note(), func(rec *Record) {
+		to, answer, _ := instance.Next(rec.Phase, e)
+		if answer != instance.Accepted {
+			return
+		}
+		asked := rec.Phase == instance.Stopping
+		follow := rec.After
+		rec.Phase, rec.After = to, ""
+		switch to {
+		case instance.Failed:
+			rec.Resting, rec.Fault = false, instance.AsFault(cause)
+			rec.Reason = rec.Fault.Code
+		case instance.Stopped:
+			rec.Fault = nil
+			if !asked && cause != nil {
+				rec.Resting, rec.Fault = false, instance.AsFault(cause)
+				rec.Reason = rec.Fault.Code
+			}
+			if next, answer, _ := instance.Next(to, follow); follow != "" && !r.canceled && answer == instance.Accepted {
+				rec.enter(r, next)
+			}
+		case instance.Paused:
+			rec.Resting, rec.Reason, rec.Fault = r.Event == instance.IdlePaused, r.Why, nil
+		case instance.Running:
+			rec.Resting, rec.Reason, rec.Fault = false, r.Why, nil
+		case instance.Provisioning, instance.Starting, instance.Stopping, instance.Deleting:
+		}
+	})
+}
+
+// journal turns the steps of converge into those of a request.
 type journal struct {
 	s *Supervisor
 	r *Request
@@ -111,163 +265,9 @@ func (j journal) Mark(ctx context.Context, step converge.Step, mark converge.Mar
 	if mark != converge.Did && mark != converge.Skipped {
 		percent = 0 // the tracker never goes back
 	}
-	return j.r.mark(ctx, Step{Name: step.Name, Mark: string(mark), Percent: percent, Cause: cause})
-}
-
-// recoverMachine takes over a machine from an earlier process.
-func (s *Supervisor) recoverMachine(ctx context.Context, _ *Request) (instance.Event, error) {
-	rec := s.Record()
-	if rec.Handle == nil {
-		return instance.GaveUp, lost(rec)
-	}
-	m, err := s.cfg.Driver.Recover(ctx, *rec.Handle)
-	if errors.Is(err, vm.ErrGone) {
-		return instance.GaveUp, lost(rec)
-	}
+	err := j.r.mark(ctx, Step{Name: step.Name, Mark: string(mark), Percent: percent, Cause: cause})
 	if err != nil {
-		return instance.GaveUp, fmt.Errorf("cannot take over the machine of %q: %w", rec.Name, err)
+		return fmt.Errorf("cannot record the step: %w", err)
 	}
-	s.setMachine(m)
-	if rec.Phase == instance.Paused {
-		return "", nil
-	}
-	if _, err := s.connect(ctx, rec.Plan.SetupTimeout); err != nil {
-		if f := instance.AsFault(err); f.Code == codeEnded || f.Code == codePoweredOff {
-			if f.Code == codePoweredOff {
-				return instance.PoweredOff, nil
-			}
-			return instance.Crashed, err
-		}
-		return instance.GaveUp, err
-	}
-	s.log.InfoContext(ctx, "took the machine over")
-	return "", nil
-}
-
-func (s *Supervisor) stop(ctx context.Context, r *Request) (instance.Event, error) {
-	if err := r.step(ctx, "power-off", 10); err != nil {
-		return instance.GaveUp, err
-	}
-	m, err := s.ensureMachine(ctx)
-	if err != nil || m == nil {
-		return instance.PoweredOff, err
-	}
-	s.mu.Lock()
-	link := s.link
-	s.mu.Unlock()
-	if link != nil {
-		s.orderly(ctx, m, link)
-	}
-	s.dropLink()
-	_ = r.step(ctx, "cut", 80)
-	if err := hardStop(ctx, m); err != nil {
-		return instance.GaveUp, fmt.Errorf("cannot stop the machine of %q: %w", s.Record().Name, err)
-	}
-	return instance.PoweredOff, nil
-}
-
-// orderly asks the guest to power off and waits for it within the grace. What
-// goes wrong here does not matter: the power is cut afterwards.
-func (s *Supervisor) orderly(ctx context.Context, m vm.Instance, link *agentlink.Link) {
-	ctx, cancel := context.WithTimeout(ctx, powerOffGrace)
-	defer cancel()
-	if err := link.PowerOff(ctx); err != nil {
-		s.log.InfoContext(ctx, "guest did not take the power-off", "error", err)
-		return
-	}
-	if _, err := m.Wait(ctx); err != nil {
-		s.log.InfoContext(ctx, "guest did not power off in time", "grace", powerOffGrace)
-	}
-}
-
-func (s *Supervisor) pause(ctx context.Context, _ *Request) (instance.Event, error) {
-	p, ok := s.currentMachine().(vm.Pauser)
-	if !ok {
-		return "", unsupported(s.Record(), "pause")
-	}
-	if err := p.Pause(ctx); err != nil {
-		return "", fmt.Errorf("cannot pause %q: %w", s.Record().Name, err)
-	}
-	return instance.PauseRequested, nil
-}
-
-func (s *Supervisor) resume(ctx context.Context, _ *Request) (instance.Event, error) {
-	rec := s.Record()
-	p, ok := s.currentMachine().(vm.Pauser)
-	if !ok {
-		return "", unsupported(rec, "resume")
-	}
-	if err := p.Resume(ctx); err != nil {
-		return "", fmt.Errorf("cannot resume %q: %w", rec.Name, err)
-	}
-	s.mu.Lock()
-	link := s.link
-	s.mu.Unlock()
-	if link == nil { // paused when an earlier process held the link
-		if _, err := s.connect(ctx, rec.Plan.SetupTimeout); err != nil {
-			return instance.GaveUp, err
-		}
-	}
-	return instance.ResumeRequested, nil
-}
-
-func (s *Supervisor) remove(ctx context.Context, r *Request) (instance.Event, error) {
-	_ = r.step(ctx, "machine", 20)
-	s.dropLink()
-	m, err := s.ensureMachine(ctx)
-	if err != nil {
-		return "", err
-	}
-	if m != nil {
-		if err := m.Close(ctx); err != nil {
-			return "", fmt.Errorf("cannot remove the machine of %q: %w", s.Record().Name, err)
-		}
-		s.setMachine(nil)
-	}
-	_ = r.step(ctx, "record", 90)
-	if err := s.cfg.Store.Remove(ctx, s.Record(), Note{Operation: r.ID}); err != nil {
-		return "", fmt.Errorf("cannot forget instance %q: %w", s.Record().Name, err)
-	}
-	return removedEvent, nil
-}
-
-// ensureMachine returns the machine, found again by its handle if need be;
-// nil when there is none.
-func (s *Supervisor) ensureMachine(ctx context.Context) (vm.Instance, error) {
-	if m := s.currentMachine(); m != nil {
-		return m, nil
-	}
-	rec := s.Record()
-	if rec.Handle == nil {
-		return nil, nil //nolint:nilnil // no machine is an answer, not a fault
-	}
-	m, err := s.cfg.Driver.Recover(ctx, *rec.Handle)
-	if errors.Is(err, vm.ErrGone) {
-		return nil, nil //nolint:nilnil // as above
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot find the machine of %q again: %w", rec.Name, err)
-	}
-	s.setMachine(m)
-	return m, nil
-}
-
-func (s *Supervisor) currentMachine() vm.Instance {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.machine
-}
-
-func (s *Supervisor) setMachine(m vm.Instance) {
-	s.mu.Lock()
-	s.machine = m
-	s.mu.Unlock()
-}
-
-func hardStop(ctx context.Context, m vm.Instance) error {
-	st, ok := m.(vm.Stopper)
-	if !ok {
-		return errors.New("the driver cannot cut the power")
-	}
-	return st.Stop(ctx)
+	return nil
 }

@@ -14,10 +14,14 @@ import (
 
 // Codes of the faults of a machine.
 const (
-	codeEnded      = "machine.ended"
-	codePoweredOff = "machine.powered_off"
-	codeNoAnswer   = "agent.no_answer"
-	codeLost       = "machine.lost"
+	codeEnded        = "machine.ended"    // nobody knows how
+	codeKilled       = "machine.killed"   // the hypervisor was
+	codePanicked     = "machine.panicked" // the guest's kernel
+	codePoweredOff   = "machine.powered_off"
+	codeLost         = "machine.lost"
+	codeUnresponsive = "machine.unresponsive" // the hypervisor does not answer
+	codeNoAnswer     = "agent.no_answer"      // never
+	codeSilent       = "agent.silent"         // not any more
 )
 
 // diagnoseTimeout bounds the gathering of a console tail for a fault.
@@ -30,16 +34,22 @@ func consoleOf(ctx context.Context, m vm.Instance) string {
 }
 
 func machineEnded(ctx context.Context, m vm.Instance, exit vm.Exit) error {
-	code := codeEnded
-	if exit.Reason == vm.ExitPowerOff || exit.Reason == vm.ExitDestroyed {
+	code, blame := codeEnded, instance.Guest
+	switch exit.Reason {
+	case vm.ExitPowerOff, vm.ExitDestroyed:
 		code = codePoweredOff
+	case vm.ExitPanic:
+		code = codePanicked
+	case vm.ExitKilled:
+		code, blame = codeKilled, instance.Host
+	case vm.ExitUnknown:
 	}
 	err := fmt.Errorf("the machine ended: %s", exit.Reason)
 	if exit.Detail != "" {
 		err = fmt.Errorf("the machine ended: %s (%s)", exit.Reason, exit.Detail)
 	}
 	return &instance.Fault{
-		Blame: instance.Guest, Code: code, Hint: "the end of its console says more: `sandboxctl logs`",
+		Blame: blame, Code: code, Hint: "start it again; the end of its console says more: `sandboxctl logs`",
 		Console: consoleOf(ctx, m), Err: err,
 	}
 }
@@ -53,6 +63,30 @@ func noAnswer(ctx context.Context, m vm.Instance, after time.Duration, last erro
 	}
 }
 
+// silentFault is that of a running machine whose agent does not answer.
+func silentFault(after time.Duration, console string, last error) error {
+	err := fmt.Errorf("the machine runs, but its agent has not answered for %s", after)
+	if last != nil {
+		err = fmt.Errorf("%w: %v", err, last)
+	}
+	return &instance.Fault{
+		Blame: instance.Guest, Code: codeSilent, Console: console, Err: err,
+		Hint: "it may be busy or have hung: `sandboxctl logs` shows its console, `sandboxctl restart --force` starts it anew",
+	}
+}
+
+// hung is the fault of something that the hypervisor did not do in time.
+func hung(ctx context.Context, m vm.Instance, r Record, verb string, err error) error {
+	if ctx.Err() == nil || !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return fmt.Errorf("cannot %s %q: %w", verb, r.Name, err)
+	}
+	return &instance.Fault{
+		Blame: instance.Host, Code: codeUnresponsive, Console: consoleOf(ctx, m),
+		Hint: fmt.Sprintf("cut its power with `sandboxctl stop --force %s`", r.Name),
+		Err:  fmt.Errorf("cannot %s %q: its hypervisor does not answer: %w", verb, r.Name, err),
+	}
+}
+
 func bootFault(ctx context.Context, m vm.Instance, err error) error {
 	var f *instance.Fault
 	if errors.As(err, &f) {
@@ -61,7 +95,8 @@ func bootFault(ctx context.Context, m vm.Instance, err error) error {
 	return &instance.Fault{Blame: instance.Host, Code: "machine.start", Console: consoleOf(ctx, m), Err: err}
 }
 
-func lost(r Record) error {
+// Lost is the fault of an instance whose machine and disk are not there.
+func Lost(r Record) error {
 	return &instance.Fault{
 		Blame: instance.Host, Code: codeLost,
 		Hint: fmt.Sprintf("remove it with `sandboxctl rm %s`", r.Name),
@@ -77,13 +112,16 @@ func unsupported(r Record, what string) error {
 }
 
 // stepFault makes the failure of a step readable: which step, whose fault.
-func stepFault(err error) error {
+func stepFault(ctx context.Context, err error) error {
 	var step *converge.StepError
 	if !errors.As(err, &step) {
 		return err
 	}
-	if errors.Is(step.Err, context.Canceled) {
+	if ctx.Err() != nil {
 		return &instance.Fault{Blame: instance.Caller, Code: CodeCanceled, Err: fmt.Errorf("cancelled during step %q", step.Step)}
+	}
+	if errors.Is(step.Err, converge.ErrDetached) {
+		return step
 	}
 	f := *instance.AsFault(step.Err)
 	f.Err = fmt.Errorf("step %q failed: %w", step.Step, f.Err)

@@ -42,7 +42,7 @@ func (s *Supervisor) refuseLate(ctx context.Context) {
 
 // refuseWaiting ends the requests that wait for an instance that is no more.
 func (s *Supervisor) refuseWaiting(ctx context.Context) {
-	for r := s.queue.done(); r != nil; r = s.queue.done() {
+	for r := s.queue.next(); r != nil; r = s.queue.next() {
 		s.refuse(ctx, r)
 	}
 }
@@ -61,7 +61,7 @@ func (s *Supervisor) refuse(ctx context.Context, r *Request) {
 // the same meanwhile.
 func (s *Supervisor) endShared(ctx context.Context, res result) {
 	res.request.end(ctx, res.err)
-	for _, r := range s.queue.shared() {
+	for _, r := range s.queue.done() {
 		r.end(ctx, res.err)
 	}
 }

@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
-	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/agentlink"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/converge"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
@@ -22,8 +20,8 @@ import (
 // stopped one, or one whose daemon died half-way.
 func (s *Supervisor) provision(ctx context.Context, r *Request) (instance.Event, error) {
 	rec := s.Record()
-	fresh := rec.Phase == instance.Provisioning
-	p := provisioning{s: s, rec: rec, fresh: fresh}
+	// Until the agent has answered once, nothing in the machine is anybody's.
+	p := provisioning{s: s, r: r, rec: rec, fresh: rec.Guest == nil}
 	var steps []converge.Step
 	for _, step := range rec.Plan.Steps {
 		c, err := p.step(step)
@@ -37,19 +35,32 @@ func (s *Supervisor) provision(ctx context.Context, r *Request) (instance.Event,
 		return instance.Answered, nil
 	}
 	s.dropLink()
-	if fresh && ctx.Err() == nil {
+	cause := context.Cause(ctx)
+	if errors.Is(cause, converge.ErrDetached) {
+		return "", err
+	}
+	var step *converge.StepError
+	undone := !errors.As(err, &step) || step.UndoErr == nil
+	err = stepFault(ctx, err)
+	switch {
+	case !undone:
+		return instance.GaveUp, err
+	case p.fresh && !errors.Is(cause, errCutShort):
 		// A create that failed leaves nothing, not even the name.
-		if rmErr := s.cfg.Store.Remove(context.WithoutCancel(ctx), s.Record(), Note{Operation: r.ID}); rmErr != nil {
+		if rmErr := s.forget(context.WithoutCancel(ctx), r); rmErr != nil {
 			return instance.GaveUp, errors.Join(err, rmErr)
 		}
-		return removedEvent, stepFault(err)
+		return removedEvent, err
+	case cause != nil: // where it is bound for has been stored
+		return instance.PoweredOff, err
 	}
-	return instance.GaveUp, stepFault(err)
+	return instance.GaveUp, err
 }
 
 // provisioning holds what the steps of one run hand to each other.
 type provisioning struct {
 	s     *Supervisor
+	r     *Request
 	rec   Record
 	fresh bool
 	files store.Image
@@ -89,12 +100,14 @@ func (p *provisioning) machine(ctx context.Context) error {
 	s := p.s
 	if p.rec.Handle != nil {
 		m, err := s.cfg.Driver.Recover(ctx, *p.rec.Handle)
-		if err == nil {
+		switch {
+		case err == nil:
 			s.setMachine(m)
 			return p.prepared(ctx)
-		}
-		if !errors.Is(err, vm.ErrGone) {
+		case !errors.Is(err, vm.ErrGone):
 			return fmt.Errorf("cannot find the machine of %q again: %w", p.rec.Name, err)
+		case !p.fresh:
+			return Lost(p.rec) // a new disk would look like the old one
 		}
 	}
 	boot, err := json.Marshal(p.rec.Plan.Boot)
@@ -116,7 +129,7 @@ func (p *provisioning) machine(ctx context.Context) error {
 		return err
 	}
 	s.setMachine(m)
-	err = s.save(ctx, Note{}, func(r *Record) error {
+	err = s.save(ctx, p.r.note(), func(r *Record) error {
 		r.Handle, r.Provider = &handle, handle.Driver
 		return nil
 	})
@@ -128,7 +141,7 @@ func (p *provisioning) machine(ctx context.Context) error {
 
 // prepared stores that the files are there, before the machine starts.
 func (p *provisioning) prepared(ctx context.Context) error {
-	return p.s.save(ctx, Note{}, func(r *Record) error {
+	return p.s.save(ctx, p.r.note(), func(r *Record) error {
 		if to, answer, _ := instance.Next(r.Phase, instance.Prepared); answer == instance.Accepted {
 			r.Phase = to
 		}
@@ -140,9 +153,9 @@ func (p *provisioning) unmachine(ctx context.Context) error {
 	if !p.fresh {
 		return nil // the disk of a machine that has run is its owner's
 	}
-	m := p.s.currentMachine()
-	if m == nil {
-		return nil
+	m, err := p.s.ensureMachine(ctx)
+	if err != nil || m == nil {
+		return err
 	}
 	if err := m.Close(ctx); err != nil {
 		return err
@@ -174,7 +187,7 @@ func (p *provisioning) agent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.save(ctx, Note{}, func(r *Record) error {
+	return s.save(ctx, p.r.note(), func(r *Record) error {
 		r.Guest = guestOf(link.Hello(), s.cfg.Now(), s.cfg.Now().Sub(p.began))
 		return nil
 	})
@@ -198,9 +211,7 @@ func (s *Supervisor) connect(ctx context.Context, timeout time.Duration) (*agent
 			stopConnecting()
 		}
 	}()
-	link, err := agentlink.Connect(connectCtx,
-		func(ctx context.Context) (net.Conn, error) { return m.Dial(ctx, agentv1.Port) },
-		agentlink.Options{InstanceID: s.Record().ID, HostVersion: s.cfg.Version, Log: s.log, MaxBackoff: redial})
+	link, err := s.dial(connectCtx, m)
 	stopWaiting()
 	<-waited
 	if err != nil {
@@ -214,15 +225,8 @@ func (s *Supervisor) connect(ctx context.Context, timeout time.Duration) (*agent
 		}
 		return nil, err
 	}
-	s.mu.Lock()
-	s.link = link
-	s.notify()
-	s.mu.Unlock()
+	s.setLink(link)
 	return link, nil
 }
-
-// redial bounds the pause between two attempts to reach an agent that is about
-// to come up: an attempt costs nothing, and a booting machine is waited for.
-const redial = 50 * time.Millisecond
 
 var errNoAnswer = errors.New("the agent did not answer in time")

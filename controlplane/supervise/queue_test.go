@@ -1,6 +1,10 @@
 package supervise
 
 import (
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -8,7 +12,14 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
-func requestOf(e instance.Event) *Request { return &Request{Event: e} }
+// requestOf is a request that, once begun, works as itself.
+func requestOf(e instance.Event) *Request { return &Request{Event: e, working: e} }
+
+// after ends the activity at work and takes the next request.
+func (q *queue) after() *Request {
+	q.done()
+	return q.next()
+}
 
 func TestStopCutsStartShort(t *testing.T) {
 	var q queue
@@ -18,7 +29,7 @@ func TestStopCutsStartShort(t *testing.T) {
 	if v := q.offer(instance.Starting, requestOf(instance.StopRequested)); !v.interrupt || v.begin {
 		t.Errorf("stop while starting: %+v, want it to interrupt and wait", v)
 	}
-	if r := q.done(); r == nil || r.Event != instance.StopRequested {
+	if r := q.after(); r == nil || r.Event != instance.StopRequested {
 		t.Errorf("after the start came %v, want the stop", r)
 	}
 }
@@ -30,10 +41,10 @@ func TestRepeatedRequestSharesTheEnd(t *testing.T) {
 	if v := q.offer(instance.Stopping, second); v.answer != instance.Accepted || v.begin || v.interrupt {
 		t.Errorf("second stop: %+v", v)
 	}
-	if got := q.shared(); len(got) != 1 || got[0] != second {
+	if got := q.done(); len(got) != 1 || got[0] != second {
 		t.Errorf("the end is shared by %v, want the second stop", got)
 	}
-	if r := q.done(); r != nil || len(q.shared()) != 0 {
+	if r := q.next(); r != nil || len(q.done()) != 0 {
 		t.Errorf("after the stop came %v, want nothing", r)
 	}
 }
@@ -52,7 +63,7 @@ func TestDeleteComesFirst(t *testing.T) {
 	if v := q.offer(instance.Stopping, requestOf(instance.DeleteRequested)); !v.interrupt {
 		t.Errorf("delete while stopping: %+v, want it to interrupt", v)
 	}
-	if r := q.done(); r == nil || r.Event != instance.DeleteRequested {
+	if r := q.after(); r == nil || r.Event != instance.DeleteRequested {
 		t.Errorf("next is %v, want the delete", r)
 	}
 }
@@ -63,7 +74,7 @@ func TestNothingWaitsBehindDelete(t *testing.T) {
 	if v := q.offer(instance.Deleting, requestOf(instance.StartRequested)); v.answer != instance.Denied {
 		t.Errorf("start behind a delete: %+v", v)
 	}
-	if v := q.offer(instance.Deleting, requestOf(instance.DeleteRequested)); v.answer != instance.Accepted || len(q.shared()) != 1 {
+	if v := q.offer(instance.Deleting, requestOf(instance.DeleteRequested)); v.answer != instance.Accepted || len(q.done()) != 1 {
 		t.Errorf("second delete: %+v", v)
 	}
 }
@@ -77,49 +88,153 @@ func TestFailedDeleteCanBeRepeated(t *testing.T) {
 	}
 }
 
-// TestOneActivityAtATime offers requests at random and checks that no activity
-// begins while another works, and that every accepted request is handed out or
-// shares an end exactly once.
-func TestOneActivityAtATime(t *testing.T) {
-	requests := []instance.Event{
-		instance.StartRequested, instance.StopRequested, instance.PauseRequested,
-		instance.ResumeRequested, instance.DeleteRequested,
+func TestForceHurriesAStop(t *testing.T) {
+	var q queue
+	q.offer(instance.Running, requestOf(instance.StopRequested))
+	r := requestOf(instance.StopRequested)
+	r.Force = true
+	if v := q.offer(instance.Stopping, r); !v.hurry || v.answer != instance.Accepted || v.begin || v.interrupt {
+		t.Errorf("a forced stop behind a stop: %+v", v)
 	}
+}
+
+func TestReportsComeFirst(t *testing.T) {
+	var q queue
+	if !q.report(report{kind: machineExit}) {
+		t.Error("a report to an idle instance has to wait")
+	}
+	q.offer(instance.Running, requestOf(instance.PauseRequested))
+	q.offer(instance.Running, requestOf(instance.StopRequested))
+	if q.report(report{kind: machineExit}) {
+		t.Error("a report is acted on while an activity works")
+	}
+	q.done()
+	if r, ok := q.said(); !ok || r.kind != machineExit {
+		t.Errorf("after the activity comes %v, want the report", r)
+	}
+	if _, ok := q.said(); ok {
+		t.Error("a report is told twice")
+	}
+	if r := q.next(); r == nil || r.Event != instance.StopRequested {
+		t.Errorf("then comes %v, want the stop", r)
+	}
+}
+
+func TestQueueIsBounded(t *testing.T) {
+	var q queue
+	q.offer(instance.Running, requestOf(instance.StopRequested))
+	for range maxWaiting {
+		if v := q.offer(instance.Stopping, requestOf(instance.StartRequested)); v.answer != instance.Accepted {
+			t.Fatalf("start behind a stop: %+v", v)
+		}
+	}
+	v := q.offer(instance.Stopping, requestOf(instance.StartRequested))
+	var d *instance.Denial
+	if v.answer != instance.Denied || !errors.As(v.reason, &d) || d.Reason != instance.QueueFull {
+		t.Errorf("one too many: %+v", v)
+	}
+	if v := q.offer(instance.Stopping, requestOf(instance.DeleteRequested)); v.answer != instance.Accepted {
+		t.Errorf("a delete behind too many: %+v", v)
+	}
+}
+
+func TestWithdraw(t *testing.T) {
+	var q queue
+	of := func(id string, e instance.Event) *Request {
+		r := requestOf(e)
+		r.ID = id
+		return r
+	}
+	q.offer(instance.Stopped, of("work", instance.StartRequested))
+	q.offer(instance.Starting, of("joined", instance.StartRequested))
+	q.offer(instance.Starting, of("waits", instance.PauseRequested))
+	for _, c := range []struct {
+		id           string
+		found, ended bool
+	}{{"nobody", false, false}, {"joined", true, true}, {"joined", false, false}, {"waits", true, true}, {"work", true, false}} {
+		w := q.withdraw(c.id)
+		if (w.request != nil) != c.found || w.ended != c.ended {
+			t.Errorf("withdraw %q: %+v", c.id, w)
+		}
+	}
+	if len(q.done()) != 0 || q.next() != nil {
+		t.Error("something withdrawn is left")
+	}
+}
+
+// TestOneActivityAtATime offers requests at random and checks that no activity
+// begins while another works, that reports come before requests, and that every
+// accepted request is handed out, shares an end or is withdrawn exactly once.
+func TestOneActivityAtATime(t *testing.T) {
+	requests := slices.DeleteFunc(instance.Events(), func(e instance.Event) bool { return e.Origin() == instance.ByMachine })
 	rapid.Check(t, func(t *rapid.T) {
 		var q queue
 		phase := rapid.SampledFrom(instance.Phases()).Draw(t, "phase")
-		waiting := map[*Request]bool{}
-		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			if rapid.Bool().Draw(t, "finish") && q.busy != "" {
-				for _, r := range q.shared() {
-					if !waiting[r] || r.Event != q.busy {
-						t.Fatalf("%s shares the end of %s", r.Event, q.busy)
-					}
-					delete(waiting, r)
+		waiting := map[string]*Request{}
+		reports := 0
+		for n := range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.SampledFrom([]string{"request", "request", "finish", "report", "withdraw"}).Draw(t, "what") {
+			case "report":
+				if q.report(report{kind: machineExit}) != (q.busy == nil) {
+					t.Fatal("a report is not acted on at once, or is while an activity works")
 				}
-				if r := q.done(); r != nil {
-					if !waiting[r] {
+				if q.busy != nil {
+					reports++
+				}
+			case "withdraw":
+				if len(waiting) == 0 {
+					continue
+				}
+				id := rapid.SampledFrom(slices.Sorted(maps.Keys(waiting))).Draw(t, "id")
+				if w := q.withdraw(id); w.request != waiting[id] || !w.ended {
+					t.Fatalf("withdraw: %+v", w)
+				}
+				delete(waiting, id)
+			case "finish":
+				if q.busy == nil {
+					continue
+				}
+				busy := q.busy
+				for _, r := range q.done() {
+					if waiting[r.ID] != r || r.Event != busy.Event {
+						t.Fatalf("%s shares the end of %s", r.Event, busy.Event)
+					}
+					delete(waiting, r.ID)
+				}
+				for _, ok := q.said(); ok; _, ok = q.said() {
+					reports--
+				}
+				if reports != 0 {
+					t.Fatalf("%d reports were lost", reports)
+				}
+				if r := q.next(); r != nil {
+					if waiting[r.ID] != r {
 						t.Fatalf("%s was handed out twice", r.Event)
 					}
-					delete(waiting, r)
+					delete(waiting, r.ID)
 				} else if len(waiting) > 0 {
 					t.Fatalf("%d requests were lost", len(waiting))
 				}
 				phase = rapid.SampledFrom(instance.Phases()).Draw(t, "next phase")
-				continue
-			}
-			r := requestOf(rapid.SampledFrom(requests).Draw(t, "request"))
-			busy := q.busy
-			v := q.offer(phase, r)
-			switch {
-			case v.begin && busy != "":
-				t.Fatalf("%s began while %s worked", r.Event, busy)
-			case v.answer == instance.Accepted && !v.begin:
-				waiting[r] = true
-			case v.answer == instance.Denied && v.reason == nil:
-				t.Fatalf("%s was denied without a reason", r.Event)
-			case v.begin:
-				phase = v.next
+			case "request":
+				r := requestOf(rapid.SampledFrom(requests).Draw(t, "request"))
+				r.ID = strconv.Itoa(n)
+				busy := q.busy
+				v := q.offer(phase, r)
+				var d *instance.Denial
+				switch {
+				case v.begin && busy != nil:
+					t.Fatalf("%s began while %s worked", r.Event, busy.Event)
+				case v.answer == instance.Accepted && !v.begin:
+					waiting[r.ID] = r
+				case v.answer == instance.Denied && (!errors.As(v.reason, &d) || d.Reason == ""):
+					t.Fatalf("%s was denied without a named reason", r.Event)
+				case v.begin:
+					phase = v.next
+				}
+				if r.Event.Origin() == instance.ByPolicy && v.answer == instance.Denied && busy == nil {
+					t.Fatalf("policy %s was denied", r.Event)
+				}
 			}
 		}
 	})

@@ -81,6 +81,29 @@ func (r Record) clone() Record {
 	return r
 }
 
+// enter moves a record to the phase in which work for a request begins.
+func (r *Record) enter(req *Request, next instance.Phase) {
+	r.Phase, r.Reason, r.After = next, req.Why, ""
+	r.Resting = req.Event == instance.IdleStopped
+	switch next {
+	case instance.Stopping:
+		switch req.Event {
+		case instance.RestartRequested:
+			r.After = instance.StartRequested
+		case instance.Expired:
+			r.After = instance.DeleteRequested
+		}
+	case instance.Starting:
+		if r.Guest != nil {
+			r.Restarts++
+		}
+	case instance.Deleting:
+		return // the fault still says what was wrong with it
+	case instance.Provisioning, instance.Running, instance.Paused, instance.Stopped, instance.Failed:
+	}
+	r.Fault = nil
+}
+
 // Note says why a record is stored, for the log of what happened.
 type Note struct {
 	// Operation is the id of the request it belongs to; may be empty.

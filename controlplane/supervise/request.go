@@ -7,8 +7,13 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
-// CodeCanceled is the code of the fault of a request that was cut short.
-const CodeCanceled = "operation.canceled"
+// The codes of faults that say what became of a request.
+const (
+	CodeCanceled      = "operation.canceled"
+	CodeNotCancelable = "operation.not_cancelable"
+	CodeState         = "instance.state"
+	CodeBusy          = "instance.busy"
+)
 
 // Step is one mark in the journal of a request.
 type Step struct {
@@ -38,9 +43,21 @@ type Request struct {
 	// Force cuts the power at once, without asking the guest to end in order.
 	Force bool
 	// Why is stored with the phase it leads to.
-	Why   string
+	Why string
+	// Track may be nil.
 	Track Tracker
+
+	// canceled is set once its end has been asked for. Only the goroutine of
+	// Run touches it.
+	canceled bool
+	// working is what is being done for it now: of a restart, for example, the
+	// stop or the start.
+	working instance.Event
+	// hurried is closed when a guest must not be waited for any more.
+	hurried chan struct{}
 }
+
+func (r *Request) note() Note { return Note{Operation: r.ID} }
 
 func (r *Request) end(ctx context.Context, err error) {
 	if r.Track != nil {
@@ -58,4 +75,10 @@ func (r *Request) mark(ctx context.Context, s Step) error {
 // step marks the beginning of a step.
 func (r *Request) step(ctx context.Context, name string, percent int) error {
 	return r.mark(ctx, Step{Name: name, Mark: string(converge.Began), Percent: percent})
+}
+
+// did marks the end of a step. What has been done stays done when that cannot
+// be kept, so there is nothing to return.
+func (r *Request) did(ctx context.Context, name string, percent int) {
+	_ = r.mark(ctx, Step{Name: name, Mark: string(converge.Did), Percent: percent}) // its tracker logs it
 }

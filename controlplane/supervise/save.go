@@ -50,8 +50,15 @@ func (s *Supervisor) store(ctx context.Context, n Note, strict bool, change func
 		}
 	}
 	s.mu.Lock()
-	s.record = next
+	s.record, s.unsaved = next, err != nil
 	s.notify()
 	s.mu.Unlock()
+	s.stir()
 	return next.clone(), err
+}
+
+// notify wakes everyone who waits for a change; s.mu is held.
+func (s *Supervisor) notify() {
+	close(s.changed)
+	s.changed = make(chan struct{})
 }

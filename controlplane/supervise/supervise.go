@@ -3,13 +3,14 @@
 // channels, one activity works at a time, and every phase is stored before it
 // is acted on.
 //
-//	requests ─► queue (policy) ─► activity (converge) ─► driver, agent link
-//	                ▲                                        │
-//	                └──────────── exits, results ◄───────────┘
+//	requests, clock ─► queue (policy) ─► activity (converge) ─► driver, agent link
+//	                       ▲                                        │
+//	                       └──────────── reports, results ◄─────────┘
 //
 // It can fail in three ways, and each has a place: a step fails (the activity
-// undoes it and reports a fault), the machine ends by itself (an exit event),
-// the daemon dies (the next one starts with a recovery from the record).
+// undoes it and reports a fault), the machine ends or falls silent by itself
+// (a report), the daemon dies (the next one starts with a recovery from the
+// record).
 package supervise
 
 import (
@@ -21,6 +22,7 @@ import (
 	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/agentlink"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/converge"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 	"agentic-sandbox.aiwg.io/sandbox/images"
@@ -42,8 +44,45 @@ type Config struct {
 	// Removed is told that the instance is no more, before those who asked
 	// for it are. May be nil.
 	Removed func()
+	// Policy is asked to follow what the supervisor begins by itself: the end
+	// of an instance's time, rest and waking. May be nil.
+	Policy func(ctx context.Context, r Record, e instance.Event) (id string, t Tracker)
+	// Health is told when a fault of a machine whose phase does not show it
+	// comes, and with nil when it goes. May be nil.
+	Health func(ctx context.Context, r Record, f *instance.Fault)
 	// Now is the clock for timestamps.
 	Now func() time.Time
+	// Limits bound waiting; zero values mean the defaults.
+	Limits Limits
+}
+
+// Limits bound how long a supervisor waits for others.
+type Limits struct {
+	// PowerOff is what a guest gets to power off in order before the power is
+	// cut. Default 30 s: an emulated guest on a busy host is slow.
+	PowerOff time.Duration
+	// Cut bounds the cutting of power, Toggle a pause or a resume. Default 60 s
+	// and 30 s.
+	Cut, Toggle time.Duration
+	// Silence is how long the agent of a running machine may be out of reach
+	// before that is a fault. Default 30 s.
+	Silence time.Duration
+	// Retry is the pause before something that failed is tried again without
+	// being asked for. Default 60 s.
+	Retry time.Duration
+}
+
+func (l *Limits) fill() {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	def(&l.PowerOff, 30*time.Second)
+	def(&l.Cut, 60*time.Second)
+	def(&l.Toggle, 30*time.Second)
+	def(&l.Silence, 30*time.Second)
+	def(&l.Retry, 60*time.Second)
 }
 
 // Supervisor owns one instance.
@@ -51,18 +90,21 @@ type Supervisor struct {
 	cfg      Config
 	log      *slog.Logger
 	requests chan *Request
-	exits    chan exited
-	broken   chan *agentlink.Link // links that ended for good, unasked
+	cancels  chan cancel
+	reports  chan report
 	results  chan result
+	stirred  chan struct{} // the clock must be set anew
 	gone     chan struct{} // closed when Run has returned
 
 	// Only the goroutine of Run touches these.
 	queue     queue
-	removed   bool               // also read by anyone once gone is closed
-	interrupt context.CancelFunc // of the activity at work
-	watching  context.CancelFunc // of the exit watcher
+	removed   bool                    // also read by anyone once gone is closed
+	interrupt context.CancelCauseFunc // of the activity at work
+	watching  context.CancelFunc      // of the watch
+	watch     int                     // counts watches
+	notBefore time.Time               // the next thing that is done unasked
 
-	// wg counts the activity and the watcher; Run waits for them.
+	// wg counts the activity and the watch; Run waits for them.
 	wg sync.WaitGroup
 
 	// saving is held while a change of the record is stored: one at a time.
@@ -70,6 +112,7 @@ type Supervisor struct {
 
 	mu      sync.Mutex
 	record  Record
+	unsaved bool // the record could not be stored
 	machine vm.Instance
 	link    *agentlink.Link
 	changed chan struct{} // closed and replaced with every change
@@ -78,11 +121,6 @@ type Supervisor struct {
 	// or ended.
 	users    int
 	lastUsed time.Time
-}
-
-type exited struct {
-	machine vm.Instance
-	exit    vm.Exit
 }
 
 type result struct {
@@ -94,13 +132,15 @@ type result struct {
 
 // New returns a supervisor for a stored record. Nothing happens before Run.
 func New(cfg Config, r Record) *Supervisor {
+	cfg.Limits.fill()
 	return &Supervisor{
 		cfg:      cfg,
 		log:      cfg.Log.With("instance", r.ID.String(), "name", r.Name),
 		requests: make(chan *Request, 16),
-		exits:    make(chan exited, 1),
-		broken:   make(chan *agentlink.Link, 1),
+		cancels:  make(chan cancel),
+		reports:  make(chan report),
 		results:  make(chan result, 1),
+		stirred:  make(chan struct{}, 1),
 		gone:     make(chan struct{}),
 		record:   r,
 		lastUsed: cfg.Now(),
@@ -111,22 +151,36 @@ func New(cfg Config, r Record) *Supervisor {
 // Run supervises until the instance has been deleted or ctx ends; a machine
 // that runs then goes on running. It first does what the record's phase
 // demands: provision a new instance, or take over one from an earlier process.
-// first may be nil; it tracks that work.
-func (s *Supervisor) Run(ctx context.Context, first Tracker) {
+// unended are requests that were made before, oldest first: what fits goes on
+// with that, the others come after.
+func (s *Supervisor) Run(ctx context.Context, unended ...*Request) {
 	defer s.detach(ctx)
-	s.beginWith(ctx, &Request{Track: first})
+	clock := time.NewTimer(time.Hour)
+	defer clock.Stop()
+	s.beginWith(ctx, unended)
 	for {
+		clock.Reset(s.untilDue())
+		select { // what the machine says comes before what is asked of it
+		case r := <-s.reports:
+			s.reported(ctx, r)
+			continue
+		default:
+		}
 		select {
+		case r := <-s.reports:
+			s.reported(ctx, r)
 		case r := <-s.requests:
 			s.take(ctx, r)
-		case e := <-s.exits:
-			s.ended(ctx, e)
-		case link := <-s.broken:
-			s.linkEnded(ctx, link)
+		case c := <-s.cancels:
+			c.answer <- s.cancel(ctx, c.id)
 		case res := <-s.results:
 			if s.finish(ctx, res) {
 				return
 			}
+		case <-clock.C:
+			s.due(ctx)
+		case <-s.stirred:
+			s.due(ctx)
 		case <-ctx.Done():
 			return
 		}
@@ -156,7 +210,7 @@ func (s *Supervisor) Gone() <-chan struct{} { return s.gone }
 func (s *Supervisor) Link(ctx context.Context) (*agentlink.Link, error) {
 	for {
 		s.mu.Lock()
-		link, phase, changed, fault := s.link, s.record.Phase, s.changed, s.record.Fault
+		link, phase, changed, fault, wakes := s.link, s.record.Phase, s.changed, s.record.Fault, s.wakes()
 		s.mu.Unlock()
 		switch phase {
 		case instance.Running:
@@ -164,7 +218,11 @@ func (s *Supervisor) Link(ctx context.Context) (*agentlink.Link, error) {
 				return link, nil
 			}
 		case instance.Provisioning, instance.Starting:
-		case instance.Paused, instance.Stopping, instance.Stopped, instance.Failed, instance.Deleting:
+		case instance.Paused, instance.Stopping, instance.Stopped:
+			if !wakes {
+				return nil, notRunning(s.Record(), phase, fault)
+			}
+		case instance.Failed, instance.Deleting:
 			return nil, notRunning(s.Record(), phase, fault)
 		}
 		select {
@@ -175,7 +233,7 @@ func (s *Supervisor) Link(ctx context.Context) (*agentlink.Link, error) {
 			return nil, &instance.Fault{
 				Blame: instance.Host, Code: "instance.not_ready",
 				Hint: "try again when `sandboxctl show` says running",
-				Err:  fmt.Errorf("cannot reach the agent of %q: it is %s: %w", s.record.Name, phase, ctx.Err()),
+				Err:  fmt.Errorf("cannot reach the agent of %q: it is %s: %w", s.Record().Name, phase, ctx.Err()),
 			}
 		}
 	}
@@ -183,88 +241,20 @@ func (s *Supervisor) Link(ctx context.Context) (*agentlink.Link, error) {
 
 // Diagnose returns what the driver knows of the machine.
 func (s *Supervisor) Diagnose(ctx context.Context) vm.Diagnosis {
-	s.mu.Lock()
-	m := s.machine
-	s.mu.Unlock()
+	m := s.currentMachine()
 	if m == nil {
 		return vm.Diagnosis{State: "no machine"}
 	}
 	return m.Diagnose(ctx)
 }
 
-// take gives one request to the queue and acts on its verdict.
-func (s *Supervisor) take(ctx context.Context, r *Request) {
-	phase := s.Record().Phase
-	v := s.queue.offer(phase, r)
-	s.log.DebugContext(ctx, "request", "event", r.Event, "phase", phase, "answer", v.answer, "begun", v.begin)
-	switch {
-	case v.answer == instance.Ignored:
-		r.end(ctx, nil)
-	case v.answer == instance.Denied:
-		r.end(ctx, &instance.Fault{Blame: instance.Caller, Code: "instance.state", Err: v.reason})
-	case v.begin:
-		s.begin(ctx, r, v.next)
-	case v.interrupt:
-		s.interrupt()
-	}
-}
-
-// finish ends an activity and begins the next. It reports whether the
-// instance is no more.
-func (s *Supervisor) finish(ctx context.Context, res result) bool {
-	s.interrupt = nil
-	if res.removed {
-		s.removed = true
-		if s.cfg.Removed != nil {
-			s.cfg.Removed()
-		}
-		s.endShared(ctx, res)
-		s.refuseWaiting(ctx)
-		return true
-	}
-	if res.event != "" {
-		s.apply(ctx, res.event, res.err)
-	}
-	// Also after a failure: the machine may have ended meanwhile, and whoever
-	// saw that left it to the activity.
-	s.watch(ctx)
-	s.endShared(ctx, res)
-	for r := s.queue.done(); r != nil; r = s.queue.done() {
-		s.take(ctx, r)
-		if s.queue.busy != "" {
-			break
-		}
-	}
-	return false
-}
-
-// apply moves the record by an event and stores it. cause becomes the fault
-// when the new phase is Failed.
-func (s *Supervisor) apply(ctx context.Context, e instance.Event, cause error) {
-	s.note(ctx, Note{}, func(r *Record) {
-		to, answer, _ := instance.Next(r.Phase, e)
-		if answer != instance.Accepted {
-			return
-		}
-		r.Phase = to
-		r.Fault = nil
-		if to == instance.Failed {
-			r.Fault = instance.AsFault(cause)
-			r.Reason = r.Fault.Code
-		}
-	})
-}
-
-// notify wakes everyone who waits for a change; s.mu is held.
-func (s *Supervisor) notify() {
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
+// Machine returns the driver's machine; nil when there is none at hand.
+func (s *Supervisor) Machine() vm.Instance { return s.currentMachine() }
 
 // detach ends everything of ours and leaves the machine as it is.
 func (s *Supervisor) detach(ctx context.Context) {
 	if s.interrupt != nil {
-		s.interrupt()
+		s.interrupt(converge.ErrDetached)
 	}
 	if s.watching != nil {
 		s.watching()
@@ -273,21 +263,6 @@ func (s *Supervisor) detach(ctx context.Context) {
 	s.dropLink()
 	close(s.gone)
 	s.refuseLate(context.WithoutCancel(ctx))
-}
-
-func (s *Supervisor) dropLink() {
-	s.mu.Lock()
-	link := s.link
-	s.link = nil
-	if link != nil {
-		s.notify()
-	}
-	s.mu.Unlock()
-	if link != nil {
-		if err := link.Close(); err != nil {
-			s.log.Debug("cannot close the agent link", "error", err)
-		}
-	}
 }
 
 func notFound(r Record) error {
@@ -300,7 +275,7 @@ func notFound(r Record) error {
 
 func notRunning(r Record, phase instance.Phase, fault *instance.Fault) error {
 	f := &instance.Fault{
-		Blame: instance.Caller, Code: "instance.state",
+		Blame: instance.Caller, Code: CodeState,
 		Hint: fmt.Sprintf("start it with `sandboxctl start %s`", r.Name),
 		Err:  fmt.Errorf("cannot reach the agent of %q: it is %s", r.Name, phase),
 	}

@@ -8,20 +8,28 @@ import (
 )
 
 // Use says that the machine is in use until the returned function is called.
+// It wakes one that rests, if that is its policy.
 func (s *Supervisor) Use() func() {
-	s.mu.Lock()
-	s.users++
-	s.lastUsed = s.cfg.Now()
-	s.mu.Unlock()
+	s.used(1)
 	var once sync.Once
-	return func() {
-		once.Do(func() {
-			s.mu.Lock()
-			s.users--
-			s.lastUsed = s.cfg.Now()
-			s.mu.Unlock()
-		})
+	return func() { once.Do(func() { s.used(-1) }) }
+}
+
+func (s *Supervisor) used(by int) {
+	s.mu.Lock()
+	s.users += by
+	s.lastUsed = s.cfg.Now()
+	concerned := s.record.Plan.Idle != nil
+	s.mu.Unlock()
+	if concerned {
+		s.stir()
 	}
+}
+
+// wakes reports whether a machine that rests is on its way back; s.mu is held.
+func (s *Supervisor) wakes() bool {
+	idle := s.record.Plan.Idle
+	return s.record.Resting && idle != nil && idle.Wake && s.users > 0
 }
 
 // Health is what is wrong with a machine although its phase does not say so;

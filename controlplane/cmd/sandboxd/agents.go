@@ -10,19 +10,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
 )
-
-// guests gives the engine the links of the fleet.
-type guests struct{ fleet *fleet.Fleet }
-
-func (g guests) Guest(ctx context.Context, id instance.ID) (engine.Guest, error) {
-	link, err := g.fleet.Guest(ctx, id)
-	if err != nil {
-		return nil, err // not a nil *Link in a non-nil interface
-	}
-	return link, nil
-}
 
 // agentsHandler serves the A2A surface of every instance.
 func agentsHandler(ctx context.Context, d *daemon, url string) http.Handler {
@@ -43,7 +31,7 @@ func agentsHandler(ctx context.Context, d *daemon, url string) http.Handler {
 	if d.push = newPush(ctx, d, cfg); d.push != nil {
 		cfg.Push = d.push
 	}
-	return a2a.New(cfg)
+	return d.inUse(a2a.New(cfg))
 }
 
 // agents describes the fleet's instances as A2A agents.

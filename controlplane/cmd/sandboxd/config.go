@@ -31,6 +31,7 @@ type config struct {
 	DiscloseHost bool   // publish runtime.host
 	Surface      surfaceConfig
 	Push         pushConfig
+	Fleet        fleetConfig
 	Conformance  conformanceConfig
 
 	StopMachines bool
@@ -77,6 +78,7 @@ finds server and token by itself.`,
 	f.BoolVar(&c.DiscloseHost, "disclose-host", false, "show this host's name as runtime.host in tasks, to tokens with scope fleet:read-host")
 	c.Push.flags(cmd)
 	c.Surface.flags(f)
+	c.Fleet.flags(f)
 	c.Conformance.flags(f)
 	f.BoolVar(&c.StopMachines, "stop-machines", false, "stop all machines in order when the daemon ends")
 	f.DurationVar(&c.StopTimeout, "stop-timeout", 2*time.Minute, "with --stop-machines: how long they may take")
@@ -119,6 +121,9 @@ func (c *config) complete() (err error) {
 		return err
 	}
 	if err := c.Surface.complete(); err != nil {
+		return err
+	}
+	if err := c.Fleet.complete(); err != nil {
 		return err
 	}
 	if err := c.Conformance.complete(c.Listen, c.PublicURL); err != nil {
