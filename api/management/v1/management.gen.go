@@ -129,8 +129,11 @@ type Blame string
 
 // Check defines model for Check.
 type Check struct {
+	// Detail Example: KVM, proven on this host
 	Detail string `json:"detail"`
-	Name   string `json:"name"`
+
+	// Name Example: accelerator
+	Name string `json:"name"`
 
 	// Remediation The command or step that mends it.
 	Remediation string      `json:"remediation,omitempty,omitzero"`
@@ -143,9 +146,11 @@ type CheckStatus string
 // CreateInstance defines model for CreateInstance.
 type CreateInstance struct {
 	// Env Added to the loadout's environment; wins over it. Never shown again.
-	Env     map[string]string `json:"env,omitempty,omitzero"`
-	Labels  Labels            `json:"labels,omitempty,omitzero"`
-	Loadout LoadoutSource     `json:"loadout"`
+	Env map[string]string `json:"env,omitempty,omitzero"`
+
+	// Labels Example: {"team":"blue"}
+	Labels  Labels        `json:"labels,omitempty,omitzero"`
+	Loadout LoadoutSource `json:"loadout"`
 
 	// Name Made from the loadout's name when absent. Also the guest's host name.
 	Name string `json:"name,omitempty,omitzero"`
@@ -163,22 +168,34 @@ type Duration = string
 
 // Event defines model for Event.
 type Event struct {
-	At           time.Time `json:"at"`
-	InstanceId   string    `json:"instance_id,omitempty,omitzero"`
-	InstanceName string    `json:"instance_name,omitempty,omitzero"`
+	At time.Time `json:"at"`
+
+	// InstanceId Example: 01a22cc7-70ed-77f5-b491-37607736d8ba
+	InstanceId string `json:"instance_id,omitempty,omitzero"`
+
+	// InstanceName Example: dev
+	InstanceName string `json:"instance_name,omitempty,omitzero"`
 
 	// Message For people.
-	Message     string `json:"message,omitempty,omitzero"`
+	Message string `json:"message,omitempty,omitzero"`
+
+	// OperationId Example: 01a22cc7-6d41-7a08-9f7e-2f6c1c1f0a52
 	OperationId string `json:"operation_id,omitempty,omitzero"`
 
 	// Reason A code, such as that of a fault.
+	//
+	// Example: boot
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// Seq Counts from 1, without gaps.
+	//
+	// Example: 42
 	Seq   int64         `json:"seq"`
 	State InstanceState `json:"state,omitempty,omitzero"`
 
 	// Type What happened, such as `instance.phase` or `operation.ended`.
+	//
+	// Example: instance.phase
 	Type string `json:"type"`
 }
 
@@ -216,39 +233,62 @@ type FieldError struct {
 // FilesWritten defines model for FilesWritten.
 type FilesWritten struct {
 	// Bytes Contents of files.
+	//
+	// Example: 48213
 	Bytes int64 `json:"bytes"`
 
 	// Entries Files, directories and links.
+	//
+	// Example: 12
 	Entries int `json:"entries"`
 }
 
 // Guest What the agent said when it answered. Absent before that. Not to be trusted.
 type Guest struct {
+	// AgentVersion Example: 1.0.0
 	AgentVersion string    `json:"agent_version"`
 	AnsweredAt   time.Time `json:"answered_at"`
 
 	// BootMs From the start of the hypervisor to the first answer.
-	BootMs      int64  `json:"boot_ms"`
+	//
+	// Example: 2210
+	BootMs int64 `json:"boot_ms"`
+
+	// Containment Example: cgroup2
 	Containment string `json:"containment"`
-	Kernel      string `json:"kernel"`
-	Os          string `json:"os"`
+
+	// Kernel Example: 6.1.0-57-cloud-amd64
+	Kernel string `json:"kernel"`
+
+	// Os Example: Debian GNU/Linux 12 (bookworm)
+	Os string `json:"os"`
 }
 
 // Host defines model for Host.
 type Host struct {
 	// Checks Worst first.
-	Checks    []Check    `json:"checks"`
-	Host      string     `json:"host"`
-	Images    []Image    `json:"images"`
+	Checks []Check `json:"checks"`
+
+	// Host Example: host-1
+	Host   string  `json:"host"`
+	Images []Image `json:"images"`
+
+	// Instances Example: 3
 	Instances int        `json:"instances"`
 	Providers []Provider `json:"providers"`
-	StateDir  string     `json:"state_dir"`
-	Version   string     `json:"version"`
+
+	// StateDir Example: /var/lib/agentic-sandbox
+	StateDir string `json:"state_dir"`
+
+	// Version Example: 1.0.0
+	Version string `json:"version"`
 }
 
 // Idle What happens when nobody uses the instance. Absent for nothing.
 type Idle struct {
 	// Action `pause` or `stop`.
+	//
+	// Example: pause
 	Action string `json:"action"`
 
 	// Timeout A time such as `90s`, `4h` or `1h30m`; at most a year.
@@ -257,21 +297,29 @@ type Idle struct {
 	Timeout Duration `json:"timeout"`
 
 	// Wake Whether the next A2A request wakes it.
+	//
+	// Example: true
 	Wake bool `json:"wake"`
 }
 
 // Image defines model for Image.
 type Image struct {
 	BuiltAt time.Time `json:"built_at,omitempty,omitzero"`
-	Name    string    `json:"name"`
+
+	// Name Example: agentic-dev
+	Name string `json:"name"`
 
 	// Packages Number of installed packages.
+	//
+	// Example: 212
 	Packages int `json:"packages"`
 
 	// Ref Pinned reference.
 	Ref string `json:"ref"`
 
 	// Size Bytes of root disk, kernel and initramfs.
+	//
+	// Example: 734003200
 	Size int64 `json:"size"`
 }
 
@@ -283,74 +331,118 @@ type ImageList struct {
 // Instance defines model for Instance.
 type Instance struct {
 	// A2aUrl Base of the machine's A2A address.
+	//
+	// Example: http://127.0.0.1:8420/agents/01a22cc7-70ed-77f5-b491-37607736d8ba
 	A2aUrl string `json:"a2a_url"`
 
 	// Accelerator `kvm` or `tcg` (emulation).
+	//
+	// Example: kvm
 	Accelerator string `json:"accelerator,omitempty,omitzero"`
 
 	// AcceleratorReason Why not a faster one.
-	AcceleratorReason string    `json:"accelerator_reason,omitempty,omitzero"`
-	AgentCardUrl      string    `json:"agent_card_url"`
-	Capabilities      []string  `json:"capabilities"`
-	Cpus              int       `json:"cpus"`
-	CreatedAt         time.Time `json:"created_at"`
+	AcceleratorReason string `json:"accelerator_reason,omitempty,omitzero"`
+
+	// AgentCardUrl Example: http://127.0.0.1:8420/agents/01a22cc7-70ed-77f5-b491-37607736d8ba/.well-known/agent-card.json
+	AgentCardUrl string `json:"agent_card_url"`
+
+	// Capabilities Example: ["instance.start","instance.pause"]
+	Capabilities []string `json:"capabilities"`
+
+	// Cpus Example: 2
+	Cpus      int       `json:"cpus"`
+	CreatedAt time.Time `json:"created_at"`
 
 	// ExpiresAt When it will be removed. Absent for never.
 	ExpiresAt time.Time `json:"expires_at,omitempty,omitzero"`
 	Fault     Fault     `json:"fault,omitempty,omitzero"`
 
 	// Generation Grows with every change.
+	//
+	// Example: 7
 	Generation int64 `json:"generation"`
 
 	// Guest What the agent said when it answered. Absent before that. Not to be trusted.
-	Guest  Guest  `json:"guest,omitempty,omitzero"`
-	Health Fault  `json:"health,omitempty,omitzero"`
-	Host   string `json:"host,omitempty,omitzero"`
+	Guest  Guest `json:"guest,omitempty,omitzero"`
+	Health Fault `json:"health,omitempty,omitzero"`
+
+	// Host Example: host-1
+	Host string `json:"host,omitempty,omitzero"`
 
 	// Id UUID; never changes, never used again.
+	//
+	// Example: 01a22cc7-70ed-77f5-b491-37607736d8ba
 	Id string `json:"id"`
 
 	// Idle What happens when nobody uses the instance. Absent for nothing.
 	Idle Idle `json:"idle,omitempty,omitzero"`
 
 	// ImageRef Pinned reference, `qcow2://images/…@sha256:…`.
+	//
+	// Example: qcow2://images/debian-12-agentic-dev@sha256:9f86d081…
 	ImageRef string `json:"image_ref,omitempty,omitzero"`
-	Labels   Labels `json:"labels"`
+
+	// Labels Example: {"team":"blue"}
+	Labels Labels `json:"labels"`
 
 	// LastActiveAt When it was last in use. No part of the ETag.
 	LastActiveAt time.Time `json:"last_active_at,omitempty,omitzero"`
-	Loadout      string    `json:"loadout"`
+
+	// Loadout Example: agentic-dev
+	Loadout string `json:"loadout"`
 
 	// LoadoutHash Digest of the combined loadout.
+	//
+	// Example: sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 	LoadoutHash string `json:"loadout_hash,omitempty,omitzero"`
 
 	// Memory Bytes.
-	Memory int64  `json:"memory"`
-	Name   string `json:"name"`
+	//
+	// Example: 2147483648
+	Memory int64 `json:"memory"`
+
+	// Name Example: dev
+	Name string `json:"name"`
 
 	// Provider Driver that runs the machine.
+	//
+	// Example: libvirt
 	Provider string `json:"provider"`
 
 	// Reason Why it is in its state, such as `request`, `idle`, `expired`, `boot`, or the code of a fault.
+	//
+	// Example: boot
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// Restarts How often it was started after the first time.
+	//
+	// Example: 0
 	Restarts int `json:"restarts,omitempty,omitzero"`
 
 	// Resting Whether it is paused or stopped for being idle.
-	Resting bool     `json:"resting,omitempty,omitzero"`
+	Resting bool `json:"resting,omitempty,omitzero"`
+
+	// Runners Example: ["echo","adapter-command"]
 	Runners []string `json:"runners"`
 
 	// Runtime Kind of `runtime/v1`: vm, container or host.
-	Runtime   string        `json:"runtime"`
-	State     InstanceState `json:"state"`
-	Tenant    string        `json:"tenant,omitempty,omitzero"`
-	UpdatedAt time.Time     `json:"updated_at"`
+	//
+	// Example: vm
+	Runtime string        `json:"runtime"`
+	State   InstanceState `json:"state"`
+
+	// Tenant Example: default
+	Tenant    string    `json:"tenant,omitempty,omitzero"`
+	UpdatedAt time.Time `json:"updated_at"`
 
 	// Vsock How the host reaches the guest.
+	//
+	// Example: vhost-vsock
 	Vsock string `json:"vsock,omitempty,omitzero"`
 
 	// Workspace Absolute path inside the machine.
+	//
+	// Example: /workspace
 	Workspace string `json:"workspace,omitempty,omitzero"`
 }
 
@@ -378,34 +470,52 @@ type InstanceLog struct {
 // InstanceState defines model for InstanceState.
 type InstanceState string
 
-// Labels defines model for Labels.
+// Labels Example: {"team":"blue"}
 type Labels map[string]string
 
 // Loadout defines model for Loadout.
 type Loadout struct {
 	// Content The combined loadout as YAML. Absent in lists.
-	Content     string `json:"content,omitempty,omitzero"`
+	Content string `json:"content,omitempty,omitzero"`
+
+	// Description Example: A machine for a coding agent.
 	Description string `json:"description"`
 
 	// Hash Digest of the combined loadout.
-	Hash   string `json:"hash,omitempty,omitzero"`
+	//
+	// Example: sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+	Hash string `json:"hash,omitempty,omitzero"`
+
+	// Labels Example: {"team":"blue"}
 	Labels Labels `json:"labels,omitempty,omitzero"`
-	Name   string `json:"name"`
+
+	// Name Example: agentic-dev
+	Name string `json:"name"`
 }
 
 // LoadoutFinding One rule and the place where a document breaks it.
 type LoadoutFinding struct {
 	// Column From 1; 0 for the document as a whole.
+	//
+	// Example: 9
 	Column int `json:"column"`
 
 	// Field Such as `resources.memory`. Absent for the document as a whole.
+	//
+	// Example: resources.cpus
 	Field string `json:"field,omitempty,omitzero"`
-	File  string `json:"file"`
+
+	// File Example: dev.yaml
+	File string `json:"file"`
 
 	// Line From 1; 0 for the document as a whole.
+	//
+	// Example: 5
 	Line int `json:"line"`
 
 	// Rule What is wanted, in one line.
+	//
+	// Example: want a number from 1 to 64
 	Rule string `json:"rule"`
 }
 
@@ -443,17 +553,29 @@ type Operation struct {
 	CreatedAt time.Time `json:"created_at"`
 
 	// EndedAt Absent while it runs.
-	EndedAt      time.Time `json:"ended_at,omitempty,omitzero"`
-	Fault        Fault     `json:"fault,omitempty,omitzero"`
-	Id           string    `json:"id"`
-	InstanceId   string    `json:"instance_id"`
-	InstanceName string    `json:"instance_name"`
+	EndedAt time.Time `json:"ended_at,omitempty,omitzero"`
+	Fault   Fault     `json:"fault,omitempty,omitzero"`
+
+	// Id Example: 01a22cc7-6d41-7a08-9f7e-2f6c1c1f0a52
+	Id string `json:"id"`
+
+	// InstanceId Example: 01a22cc7-70ed-77f5-b491-37607736d8ba
+	InstanceId string `json:"instance_id"`
+
+	// InstanceName Example: dev
+	InstanceName string `json:"instance_name"`
 
 	// Kind What was asked, such as `instance.create`.
-	Kind    string `json:"kind"`
-	Percent int    `json:"percent"`
+	//
+	// Example: instance.create
+	Kind string `json:"kind"`
+
+	// Percent Example: 60
+	Percent int `json:"percent"`
 
 	// Phase The step at work, such as `image` or `boot`.
+	//
+	// Example: boot
 	Phase string         `json:"phase,omitempty,omitzero"`
 	State OperationState `json:"state"`
 
@@ -482,17 +604,26 @@ type OperationStep struct {
 	Cause string `json:"cause,omitempty,omitzero"`
 
 	// Mark `began`, `skipped`, `did`, `failed` or `undone`.
+	//
+	// Example: did
 	Mark string `json:"mark"`
+
+	// Name Example: disk
 	Name string `json:"name"`
 }
 
 // Orphan defines model for Orphan.
 type Orphan struct {
+	// Id Example: 01a22cc7-70ed-77f5-b491-37607736d8ba
 	Id   string `json:"id"`
 	Name string `json:"name,omitempty,omitzero"`
 
 	// Note What is odd about it.
-	Note     string `json:"note"`
+	//
+	// Example: no instance knows it
+	Note string `json:"note"`
+
+	// Provider Example: libvirt
 	Provider string `json:"provider"`
 
 	// RemoveAfter When it may be removed. Absent for never.
@@ -533,12 +664,21 @@ type Problem struct {
 
 // Provider defines model for Provider.
 type Provider struct {
-	Accelerator       string   `json:"accelerator,omitempty,omitzero"`
-	AcceleratorReason string   `json:"accelerator_reason,omitempty,omitzero"`
-	Available         bool     `json:"available"`
-	Default           bool     `json:"default"`
-	Name              string   `json:"name"`
-	Operations        []string `json:"operations"`
+	// Accelerator Example: kvm
+	Accelerator       string `json:"accelerator,omitempty,omitzero"`
+	AcceleratorReason string `json:"accelerator_reason,omitempty,omitzero"`
+
+	// Available Example: true
+	Available bool `json:"available"`
+
+	// Default Example: true
+	Default bool `json:"default"`
+
+	// Name Example: libvirt
+	Name string `json:"name"`
+
+	// Operations Example: ["instance.start","instance.pause"]
+	Operations []string `json:"operations"`
 
 	// Reason Why it is not available.
 	Reason string `json:"reason,omitempty,omitzero"`
@@ -547,10 +687,14 @@ type Provider struct {
 	Remediation string `json:"remediation,omitempty,omitzero"`
 
 	// Runtime Kind of `runtime/v1`.
-	Runtime     string            `json:"runtime"`
-	Versions    map[string]string `json:"versions"`
-	Vsock       string            `json:"vsock,omitempty,omitzero"`
-	VsockReason string            `json:"vsock_reason,omitempty,omitzero"`
+	//
+	// Example: vm
+	Runtime  string            `json:"runtime"`
+	Versions map[string]string `json:"versions"`
+
+	// Vsock Example: vhost-vsock
+	Vsock       string `json:"vsock,omitempty,omitzero"`
+	VsockReason string `json:"vsock_reason,omitempty,omitzero"`
 }
 
 // ProviderList defines model for ProviderList.
@@ -574,8 +718,10 @@ type UpdateInstance struct {
 // Version defines model for Version.
 type Version struct {
 	// Api Versions of this API that the server speaks.
-	Api     []string `json:"api"`
-	Version string   `json:"version"`
+	Api []string `json:"api"`
+
+	// Version Example: 1.0.0
+	Version string `json:"version"`
 }
 
 // Cursor defines model for Cursor.
