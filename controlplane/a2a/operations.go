@@ -203,7 +203,12 @@ func decodePlace(token string) (*task.Place, bool) {
 	for i, ch := range b {
 		if ch == ' ' {
 			ms, err := strconv.ParseInt(string(b[:i]), 10, 64)
-			return &task.Place{StatusMillis: ms, ID: string(b[i+1:])}, err == nil
+			p := &task.Place{StatusMillis: ms, ID: string(b[i+1:])}
+			// Decoding forgives what encoding never writes.
+			if err != nil || encodePlace(p) != token {
+				return nil, false
+			}
+			return p, true
 		}
 	}
 	return nil, false
