@@ -345,26 +345,3 @@ func TestWhatIsTakenIsSafe(t *testing.T) {
 		}
 	})
 }
-
-func FuzzEnvelope(f *testing.F) {
-	raw, err := json.Marshal(good())
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(raw)
-	f.Add([]byte(`{"mode":"plan","mode":"plan"}`))
-	f.Add([]byte(`{"command":["node",null]}`))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		req := request(t, json.RawMessage(raw))
-		cmd, err := adaptercommand.Runner{}.Prepare(req)
-		if (cmd == nil) == (err == nil) {
-			t.Fatal(cmd, err)
-		}
-		if err == nil {
-			argv := cmd.Spec.GetArgv()
-			if len(argv) != 4 || argv[0] != "node" || argv[1] != script || argv[2] != "--request" || strings.Contains(argv[3], "..") && path.Clean(argv[3]) != argv[3] {
-				t.Fatalf("took %q", argv)
-			}
-		}
-	})
-}
