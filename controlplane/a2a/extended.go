@@ -8,7 +8,7 @@ import (
 
 // extendedCard is GetExtendedAgentCard: the card with the skills that only
 // authenticated callers are shown.
-func (c *call) extendedCard(ctx context.Context) (any, *fault) {
+func (c *call) extendedCard(ctx context.Context, b binding) (any, *fault) {
 	switch {
 	case c.cfg.ExtendedSkills == nil && c.version == v03:
 		return nil, errExtendedMissing() // 0.3 has one error for both
@@ -23,17 +23,25 @@ func (c *call) extendedCard(ctx context.Context) (any, *fault) {
 	}
 	agent := c.agent
 	agent.Skills = append(append([]Skill(nil), agent.Skills...), skills...)
-	body, err := c.encodeCard(c.version, c.newCard(agent, c.url))
+	full := c.newCard(agent, c.url)
+	if c.version == v03 {
+		return b.card(full), nil
+	}
+	body, err := c.encodeCard(c.version, full)
 	if err != nil {
 		return nil, c.internal(ctx, "encode a card", err)
 	}
 	return body, nil
 }
 
-func restExtendedCard(c *call, r *http.Request) (any, *fault) { return c.extendedCard(r.Context()) }
+func restExtendedCard(c *call, r *http.Request) (any, *fault) {
+	return c.extendedCard(r.Context(), httpJSON)
+}
 
 func extendedCardMethod() rpcMethod {
-	return rpcMethod{unary: func(c *call, ctx context.Context, _ json.RawMessage) (any, *fault) { return c.extendedCard(ctx) }}
+	return rpcMethod{unary: func(c *call, ctx context.Context, _ json.RawMessage) (any, *fault) {
+		return c.extendedCard(ctx, jsonRPC)
+	}}
 }
 
 func errExtendedMissing() *fault {

@@ -61,6 +61,19 @@ func (c card) oldForm() oldCard {
 	return old
 }
 
+// card is the card as an operation answers with it. On HTTP+JSON that is the
+// form of the proto file, in which a scheme is named by a member; the SDK for Go
+// reads the other form there as well, so it has both.
+func (b binding) card(c card) oldCard {
+	old := c.oldForm()
+	if b == httpJSON {
+		old.SecuritySchemes = map[string]any{"bearer": map[string]any{
+			"type": "http", "scheme": "bearer", "httpAuthSecurityScheme": map[string]any{"scheme": "bearer"},
+		}}
+	}
+	return old
+}
+
 // cardIn is the card in the form of a version.
 func cardIn(v version, c card) any {
 	if v == v03 {

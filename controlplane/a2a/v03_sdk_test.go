@@ -39,3 +39,21 @@ func TestPeculiar03(t *testing.T) {
 		t.Errorf("in 1.0: %s", a.body)
 	}
 }
+
+// TestExtendedCard03: JSON-RPC answers in the form of the JSON schema, and
+// HTTP+JSON in that of the proto file, too.
+func TestExtendedCard03(t *testing.T) {
+	r, _ := signingRig(t, t.TempDir())
+	header := with(map[string]string{"A2A-Version": "0.3"})
+	rpc := r.rpc("agent/getAuthenticatedExtendedCard", "{}", header)
+	rest := r.do(get, "/agents/"+idA+"/v1/card", "", header)
+	for name, card := range map[string]any{"JSON-RPC": rpc.path("result"), "HTTP+JSON": rest.json} {
+		scheme := dig(card, "securitySchemes", "bearer")
+		if dig(card, "skills", 1, "id") != "more" || dig(scheme, "type") != "http" || dig(card, "signatures") != nil {
+			t.Errorf("%s: %v", name, card)
+		}
+		if proto := dig(scheme, "httpAuthSecurityScheme", "scheme"); (proto == "bearer") != (name == "HTTP+JSON") {
+			t.Errorf("%s has the scheme %v", name, scheme)
+		}
+	}
+}
