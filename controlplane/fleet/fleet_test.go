@@ -171,7 +171,7 @@ func TestOneOfManyCreatesWins(t *testing.T) {
 	var mu sync.Mutex
 	var won []fleet.Operation
 	var wg sync.WaitGroup
-	for range 8 {
+	for range 20 {
 		wg.Go(func() {
 			op, err := r.fleet.Create(t.Context(), request("same"))
 			if err != nil {

@@ -2,12 +2,14 @@ package fleet_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,9 +88,38 @@ type broken struct {
 	vm.Driver
 	create func() error
 	start  func(ctx context.Context) error
+	pause  func(ctx context.Context) error
+	list   func() error
+	// dead machines do nothing more, as after the death of the process.
+	dead atomic.Bool
+}
+
+var errDead = errors.New("the process is dead")
+
+func (b *broken) List(ctx context.Context) ([]vm.Found, error) {
+	if b.list != nil {
+		if err := b.list(); err != nil {
+			return nil, err
+		}
+	}
+	return b.Driver.List(ctx)
+}
+
+func (b *broken) Recover(ctx context.Context, h vm.Handle) (vm.Instance, error) {
+	if b.dead.Load() {
+		return nil, errDead
+	}
+	m, err := b.Driver.Recover(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	return &brokenMachine{Machine: m.(*host.Machine), b: b}, nil
 }
 
 func (b *broken) Create(ctx context.Context, spec vm.Spec) (vm.Instance, vm.Handle, error) {
+	if b.dead.Load() {
+		return nil, vm.Handle{}, errDead
+	}
 	if b.create != nil {
 		if err := b.create(); err != nil {
 			return nil, vm.Handle{}, err
@@ -98,21 +129,50 @@ func (b *broken) Create(ctx context.Context, spec vm.Spec) (vm.Instance, vm.Hand
 	if err != nil {
 		return nil, h, err
 	}
-	return &brokenMachine{Machine: m.(*host.Machine), start: b.start}, h, nil
+	return &brokenMachine{Machine: m.(*host.Machine), b: b}, h, nil
 }
 
 type brokenMachine struct {
 	*host.Machine
-	start func(ctx context.Context) error
+	b *broken
 }
 
 func (m *brokenMachine) Start(ctx context.Context) error {
-	if m.start != nil {
-		if err := m.start(ctx); err != nil {
+	if m.b.dead.Load() {
+		return errDead
+	}
+	if m.b.start != nil {
+		if err := m.b.start(ctx); err != nil {
 			return err
 		}
 	}
 	return m.Machine.Start(ctx)
+}
+
+func (m *brokenMachine) Pause(ctx context.Context) error {
+	if m.b.dead.Load() {
+		return errDead
+	}
+	if m.b.pause != nil {
+		if err := m.b.pause(ctx); err != nil {
+			return err
+		}
+	}
+	return m.Machine.Pause(ctx)
+}
+
+func (m *brokenMachine) Stop(ctx context.Context) error {
+	if m.b.dead.Load() {
+		return errDead
+	}
+	return m.Machine.Stop(ctx)
+}
+
+func (m *brokenMachine) Close(ctx context.Context) error {
+	if m.b.dead.Load() {
+		return errDead
+	}
+	return m.Machine.Close(ctx)
 }
 
 // rig is one control plane on a directory; open and close are the life of one
@@ -122,6 +182,8 @@ type rig struct {
 	dir   string
 	shelf shelf
 	fault broken
+	// config may change what a fleet works with; store what it stores in.
+	config func(*fleet.Config)
 
 	db     *sqlite.DB
 	driver *host.Driver
@@ -147,6 +209,14 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) open() {
 	r.t.Helper()
+	if err := r.tryOpen(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// tryOpen begins the life of a daemon; after an error there is none.
+func (r *rig) tryOpen() error {
+	r.t.Helper()
 	var err error
 	ctx := context.WithoutCancel(r.t.Context())
 	if r.db, err = sqlite.Open(ctx, filepath.Join(r.dir, "db")); err != nil {
@@ -157,15 +227,22 @@ func (r *rig) open() {
 		r.t.Fatal(err)
 	}
 	r.fault.Driver = r.driver
-	r.fleet = fleet.New(fleet.Config{
+	r.fault.dead.Store(false)
+	cfg := fleet.Config{
 		Store: r.db.Fleet(), Keeper: r.db.Fleet(), Images: &r.shelf,
 		Drivers: map[string]vm.Driver{"host": &r.fault}, Default: "host", Catalog: catalog.Lookup, Tasks: r.db,
 		Log:     slog.New(slog.NewTextHandler(testWriter{r.t}, &slog.HandlerOptions{Level: slog.LevelInfo})),
 		Version: "test", Host: "here", StateDir: r.dir, Now: time.Now,
-	})
-	if err := r.fleet.Start(ctx); err != nil {
-		r.t.Fatal(err)
 	}
+	if r.config != nil {
+		r.config(&cfg)
+	}
+	r.fleet = fleet.New(cfg)
+	if err := r.fleet.Start(ctx); err != nil {
+		r.close()
+		return err
+	}
+	return nil
 }
 
 type testWriter struct{ t *testing.T }
@@ -192,7 +269,17 @@ func (r *rig) close() {
 
 func (r *rig) removeAll() {
 	if r.fleet == nil {
+		r.config = func(c *fleet.Config) { c.AcceptEmpty = true }
 		r.open()
+	}
+	orphans, err := r.fleet.Orphans(r.t.Context())
+	if err != nil {
+		r.t.Error(err)
+	}
+	for _, o := range orphans {
+		if err := r.fleet.RemoveOrphan(context.WithoutCancel(r.t.Context()), o.ID); err != nil {
+			r.t.Error(err)
+		}
 	}
 	page, err := r.fleet.List(r.t.Context(), fleet.Filter{})
 	if err != nil {
@@ -227,21 +314,29 @@ runners: [echo]
 workspace: {path: /workspace}
 `
 
-func request(name string) fleet.CreateRequest {
-	return fleet.CreateRequest{Name: name, Loadout: fleet.Source{Name: "tester.yaml", Data: []byte(loadout)}}
+func request(name string) fleet.CreateRequest { return requestWith(name, "") }
+
+// requestWith adds lines to the loadout.
+func requestWith(name, more string) fleet.CreateRequest {
+	return fleet.CreateRequest{Name: name, Loadout: fleet.Source{Name: "tester.yaml", Data: []byte(loadout + more)}}
 }
 
 // create makes an instance and waits until it runs.
 func (r *rig) create(name string) fleet.View {
 	r.t.Helper()
-	op, err := r.fleet.Create(r.t.Context(), request(name))
+	return r.createFrom(request(name))
+}
+
+func (r *rig) createFrom(req fleet.CreateRequest) fleet.View {
+	r.t.Helper()
+	op, err := r.fleet.Create(r.t.Context(), req)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	if op = r.end(op); op.State != fleet.OperationSucceeded {
 		r.t.Fatalf("create ended %s: %v", op.State, op.Fault)
 	}
-	return r.get(name)
+	return r.get(req.Name)
 }
 
 func (r *rig) get(name string) fleet.View {
@@ -283,19 +378,25 @@ func (r *rig) end(op fleet.Operation) fleet.Operation {
 // until waits for a phase.
 func (r *rig) until(name string, phase instance.Phase) fleet.View {
 	r.t.Helper()
+	return r.when(name, string(phase), func(v fleet.View) bool { return v.Phase == phase })
+}
+
+// when waits until an instance is as wanted.
+func (r *rig) when(name, what string, wanted func(fleet.View) bool) fleet.View {
+	r.t.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		v := r.get(name)
-		if v.Phase == phase {
+		if wanted(v) {
 			return v
 		}
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			r.t.Fatalf("%s is %s (%v), want %s", name, v.Phase, v.Fault, phase)
+			r.t.Fatalf("%s is %s (%v), want %s", name, v.Phase, v.Fault, what)
 		}
 	}
 }
