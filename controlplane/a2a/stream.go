@@ -27,7 +27,7 @@ type feed struct {
 	// first.LastSeq the snapshot left out.
 	after uint64
 	cuts  map[string]uint64
-	// untilInput ends the stream also when the task waits for somebody.
+	// untilInput ends the stream also when the task waits for a message.
 	untilInput bool
 	// waits: it waited already when the snapshot was taken.
 	waits bool
@@ -47,8 +47,15 @@ func (c *call) stream(ctx context.Context, req sendRequest) (*feed, *fault) {
 		rec.History = rec.History[len(rec.History)-req.history:]
 	}
 	fd := snapshot(rec)
-	fd.untilInput, fd.waits = true, rec.Status.State.Interrupted()
+	fd.untilInput, fd.waits = true, c.pauses(rec.Status.State)
 	return fd, nil
+}
+
+// pauses reports whether a stream that ends for want of a message does so in
+// this state. While a task waits for an authorization, which comes another way,
+// streams stay (A2A 1.0, section 7.6.1); in 0.3 its event is marked final.
+func (c *call) pauses(s task.State) bool {
+	return s == task.InputRequired || s == task.AuthRequired && c.version == v03
 }
 
 // subscription asks for the stream of a task that exists.
@@ -199,7 +206,7 @@ func (c *call) pump(ctx context.Context, fd *feed, out *sse) error {
 			if err := out.event(e.Seq, update(fd.first, e)); err != nil {
 				return err
 			}
-			if e.Status != nil && (e.Status.Status.State.Terminal() || fd.untilInput && e.Status.Status.State.Interrupted()) {
+			if e.Status != nil && (e.Status.Status.State.Terminal() || fd.untilInput && c.pauses(e.Status.Status.State)) {
 				return nil
 			}
 		}
