@@ -349,7 +349,6 @@ func TestChunkedStream(t *testing.T) {
 					got = append(got, strings.ToUpper(s))
 				}
 			}
-			// The snapshot may have some of it already, but its first event comes first.
 			want := []string{"task", "WORKING", "chunk-1  false false", "chunk-2 true true", "COMPLETED"}
 			if !slices.Equal(got, want) {
 				t.Errorf("the stream is %q, want %q", got, want)
