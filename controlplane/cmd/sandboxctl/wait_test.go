@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestWaitFollowsEvents: the machine is looked at once there is a stream, and
+// then only when it says that something happened.
+func TestWaitFollowsEvents(t *testing.T) {
+	looked := make(chan struct{}, 10)
+	var state atomic.Value
+	state.Store("starting")
+	var looks, streams atomic.Int32
+	c := connected(t, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/events/stream") {
+			looks.Add(1)
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"id":"i","name":"one","state":%q}`, state.Load())
+			looked <- struct{}{}
+			return
+		}
+		if got := r.URL.Query().Get("instance"); got != "one" {
+			t.Errorf("the stream is asked for %q", got)
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		flush := http.NewResponseController(w)
+		_ = flush.Flush()
+		switch streams.Add(1) {
+		case 1: // nothing happens, and the server restarts
+			<-looked
+		case 2:
+			for i, next := range []string{"starting", "running"} {
+				<-looked
+				state.Store(next)
+				fmt.Fprintf(w, "id: %d\nevent: instance.phase\ndata: {}\n\n", i+1)
+				_ = flush.Flush()
+			}
+			<-r.Context().Done()
+		}
+	})
+	if err := c.wait(t.Context(), "one", "running"); err != nil {
+		t.Fatal(err)
+	}
+	if n, m := looks.Load(), streams.Load(); n != 4 || m != 2 {
+		t.Errorf("it was looked at %d times on %d streams, want 4 times on 2", n, m)
+	}
+}
+
+// TestWaitWithoutEvents: a server without a stream is looked at again and again.
+func TestWaitWithoutEvents(t *testing.T) {
+	var looks atomic.Int32
+	c := connected(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if strings.HasSuffix(r.URL.Path, "/events/stream") {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		state := "starting"
+		if looks.Add(1) == 3 {
+			state = "running"
+		}
+		fmt.Fprintf(w, `{"id":"i","name":"one","state":%q}`, state)
+	})
+	began := time.Now()
+	if err := c.wait(t.Context(), "one", "running"); err != nil || looks.Load() != 3 {
+		t.Errorf("%v after %d looks", err, looks.Load())
+	}
+	if time.Since(began) < firstNap {
+		t.Error("it looked without a pause")
+	}
+}
