@@ -235,6 +235,7 @@ type call struct {
 	agent      Agent
 	caller     Caller
 	version    version
+	proto03    bool        // the body is one of the proto file of 0.3
 	extensions []string    // activated
 	url        string      // the agent's address, as the caller knows it
 	header     http.Header // of the answer
@@ -249,6 +250,7 @@ func (s *surface) begin(w http.ResponseWriter, r *http.Request) (*call, *fault) 
 		return nil, f
 	}
 	c := &call{surface: s, agent: agent, caller: s.cfg.Caller(r.Context()), url: s.baseFor(r, agent), header: w.Header()}
+	c.proto03 = path03(r.URL.Path)
 	supported := s.extensions(agent)
 	c.extensions = requestedExtensions(r, supported)
 	if len(c.extensions) > 0 {

@@ -189,6 +189,7 @@ type sendRequest struct {
 	metadata    task.Metadata
 	history     int // negative: all
 	immediately bool
+	unsaid      bool // of 0.3: there is a configuration that does not say whether to wait
 	push        *inlinePush
 }
 

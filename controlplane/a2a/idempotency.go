@@ -185,7 +185,7 @@ func (c *call) once(raw json.RawMessage) bool {
 // sendRaw is SendMessage with the params as they came.
 func (c *call) sendRaw(ctx context.Context, raw json.RawMessage) (any, *fault) {
 	run := func() (any, *fault) {
-		req, f := decodeSend(raw, c.version)
+		req, f := c.decodeSend(raw)
 		if f != nil {
 			return nil, f
 		}
@@ -224,7 +224,7 @@ func (c *call) sendRaw(ctx context.Context, raw json.RawMessage) (any, *fault) {
 // that is sent again gets its task's stream from the start.
 func (c *call) streamRaw(ctx context.Context, raw json.RawMessage) (*feed, *fault) {
 	run := func() (*feed, *fault) {
-		req, f := decodeSend(raw, c.version)
+		req, f := c.decodeSend(raw)
 		if f != nil {
 			return nil, f
 		}
@@ -310,7 +310,7 @@ func (c *call) taskOf(ctx context.Context, known idempotency.Reservation) (strin
 
 // resolve answers for a message whose task was made.
 func (c *call) resolve(ctx context.Context, id string, raw json.RawMessage) (any, *fault) {
-	req, f := decodeSend(raw, c.version)
+	req, f := c.decodeSend(raw)
 	if f != nil {
 		return nil, f
 	}
@@ -319,7 +319,7 @@ func (c *call) resolve(ctx context.Context, id string, raw json.RawMessage) (any
 
 // again is the stream of a task from its first event.
 func (c *call) again(ctx context.Context, id string, known idempotency.Reservation, raw json.RawMessage) (*feed, *fault) {
-	req, f := decodeSend(raw, c.version)
+	req, f := c.decodeSend(raw)
 	if f != nil {
 		return nil, f
 	}

@@ -63,7 +63,7 @@ func (c *call) earlierReply(ctx context.Context, fl *flight, raw json.RawMessage
 	if fl == nil || !fl.earlier {
 		return rec, reply, m, false
 	}
-	req, f := decodeSend(raw, c.version)
+	req, f := c.decodeSend(raw)
 	if f != nil || req.message.TaskID == "" {
 		return rec, reply, m, false
 	}

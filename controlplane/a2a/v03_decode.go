@@ -34,7 +34,9 @@ func decodeSend03(raw json.RawMessage) (sendRequest, *fault) {
 		if blocking, ok := c.flag("blocking"); ok {
 			req.immediately = !blocking
 		} else { // 1.0's name, from who named no version
-			req.immediately, _ = c.flag("returnImmediately")
+			var said bool
+			req.immediately, said = c.flag("returnImmediately")
+			req.unsaid = !said
 		}
 		for _, name := range []string{"pushNotificationConfig", "pushNotification", "taskPushNotificationConfig"} {
 			if p := c.inlinePush03(name); p != nil {
@@ -43,6 +45,17 @@ func decodeSend03(raw json.RawMessage) (sendRequest, *fault) {
 		}
 	}
 	return req, d.fault()
+}
+
+// decodeSend reads a SendMessageRequest in the version of the request. In the
+// proto file of 0.3 a value of false is not written: a configuration that does
+// not say whether to wait says no.
+func (c *call) decodeSend(raw json.RawMessage) (sendRequest, *fault) {
+	req, f := decodeSend(raw, c.version)
+	if c.proto03 && req.unsaid {
+		req.immediately = true
+	}
+	return req, f
 }
 
 func (d *decoder) message03(raw json.RawMessage) task.Message {

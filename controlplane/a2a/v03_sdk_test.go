@@ -2,6 +2,9 @@ package a2a_test
 
 import (
 	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"agentic-sandbox.aiwg.io/sandbox/api/extensions"
@@ -11,6 +14,7 @@ import (
 // leaves it open.
 func TestPeculiar03(t *testing.T) {
 	r := newRig(t, nil)
+	gate := filepath.Join(t.TempDir(), "open")
 	header := map[string]string{"A2A-Version": "0.3", "X-A2A-Extensions": extensions.Runtime}
 	// The one for Python writes members by their names in the proto file, where
 	// the message is called request.
@@ -18,6 +22,22 @@ func TestPeculiar03(t *testing.T) {
 		`{"request":{"message_id":"m","role":"ROLE_USER","content":[{"text":"hello"}]},"configuration":{"blocking":true}}`, header)
 	if a.status != http.StatusOK || a.path("task", "status", "state") != "TASK_STATE_COMPLETED" {
 		t.Errorf("a message called request: %d %s", a.status, a.body)
+	}
+	// False is the default of the proto file, and not written by the one for
+	// JavaScript either; without a configuration the SDKs wait.
+	for configuration, state := range map[string]string{
+		`{}`: "TASK_STATE_WORKING", `{"history_length":1}`: "TASK_STATE_WORKING", `{"blocking":false}`: "TASK_STATE_WORKING",
+		`{"blocking":true}`: "TASK_STATE_COMPLETED", `null`: "TASK_STATE_COMPLETED",
+	} {
+		body := `{"request":{"message_id":"m","role":"ROLE_USER","content":[{"text":"sh:while [ ! -e ` + gate + ` ]; do sleep 0.05; done"}]},` +
+			`"configuration":` + configuration + `}`
+		closed := strings.HasSuffix(state, "WORKING")
+		openGate(t, gate, !closed)
+		a := r.do(http.MethodPost, "/agents/"+idA+"/v1/message:send", body, header)
+		if got, _ := a.path("task", "status", "state").(string); got != state && (!closed || got != "TASK_STATE_SUBMITTED") {
+			t.Errorf("with the configuration %s: %d %s", configuration, a.status, a.body)
+		}
+		openGate(t, gate, true)
 	}
 	for _, e := range []struct {
 		method, path, body, kind string
@@ -37,6 +57,18 @@ func TestPeculiar03(t *testing.T) {
 	// 1.0 has its own form only.
 	if a := r.do(get, "/agents/"+idA+"/tasks/none", "", good); a.path("type") != nil || a.path("code") != nil {
 		t.Errorf("in 1.0: %s", a.body)
+	}
+}
+
+// openGate lets commands that wait for a file go on, or not.
+func openGate(t *testing.T, gate string, open bool) {
+	t.Helper()
+	err := os.RemoveAll(gate)
+	if open {
+		err = os.WriteFile(gate, nil, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
