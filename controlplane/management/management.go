@@ -98,6 +98,8 @@ type Seen struct {
 	Method string
 	Status int
 	Took   time.Duration
+	// Stream is set when the answer was sent piece by piece.
+	Stream bool
 }
 
 // Config is what New needs. Catalog, Once, Observe and Log may be nil: then

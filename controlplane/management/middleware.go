@@ -58,7 +58,7 @@ func (a *api) record(next http.Handler) http.Handler {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		defer func() {
 			took := time.Since(start)
-			a.Observe(Seen{Route: n.route, Method: r.Method, Status: rec.status, Took: took})
+			a.Observe(Seen{Route: n.route, Method: r.Method, Status: rec.status, Took: took, Stream: rec.stream})
 			level := slog.LevelInfo
 			if r.Method == http.MethodGet && rec.status < http.StatusBadRequest {
 				level = slog.LevelDebug
@@ -144,6 +144,7 @@ type recorder struct {
 	http.ResponseWriter
 	status int
 	bytes  int64
+	stream bool
 }
 
 func (r *recorder) WriteHeader(status int) {
@@ -160,6 +161,12 @@ func (r *recorder) Write(b []byte) (int, error) {
 	n, err := r.ResponseWriter.Write(b)
 	r.bytes += int64(n)
 	return n, err
+}
+
+// FlushError is what http.ResponseController calls.
+func (r *recorder) FlushError() error {
+	r.stream = true
+	return http.NewResponseController(r.ResponseWriter).Flush()
 }
 
 // Unwrap lets http.ResponseController reach the connection.

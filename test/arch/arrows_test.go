@@ -200,6 +200,7 @@ var homes = []home{
 	{"github.com/coreos/go-systemd/v22", []string{"controlplane/cmd/sandboxd/..."}},
 	{"github.com/digitalocean/go-qemu", []string{"controlplane/vm/libvirt/..."}},
 	{"github.com/mattn/go-sqlite3", []string{"controlplane/sqlite/..."}},
+	{"github.com/prometheus/client_golang", []string{"controlplane/metrics"}},
 	{"github.com/pressly/goose/v3", []string{"controlplane/sqlite/..."}},
 	{"github.com/spf13/cobra", []string{"controlplane/cmd/..."}},
 	{"libvirt.org/go/libvirt", []string{"controlplane/vm/libvirt/..."}},

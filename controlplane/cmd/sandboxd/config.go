@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth/localhost"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/request"
 )
 
 // defaultListen is loopback: nothing leaves the host unless asked for.
@@ -33,6 +34,7 @@ type config struct {
 	Push         pushConfig
 	Fleet        fleetConfig
 	Conformance  conformanceConfig
+	Metrics      metricsConfig
 
 	StopMachines bool
 	StopTimeout  time.Duration
@@ -75,11 +77,13 @@ finds server and token by itself.`,
 	f.StringVar(&c.Accel, "accelerator", "auto", "auto (KVM where it is proven), kvm (insist) or tcg (emulate)")
 	f.StringVar(&c.AgentPath, "agent", "", "`path` of sandbox-agent for the host provider (default: beside this program)")
 	f.BoolVar(&c.HostKind, "enable-host-provider", false, "offer runtime kind \"host\": agents run on this host with full access to it")
-	f.BoolVar(&c.DiscloseHost, "disclose-host", false, "show this host's name as runtime.host in tasks, to tokens with scope fleet:read-host")
+	f.BoolVar(&c.DiscloseHost, "disclose-host", false,
+		"show this host's name as runtime.host in tasks, to tokens with scope fleet:read-host")
 	c.Push.flags(cmd)
 	c.Surface.flags(f)
 	c.Fleet.flags(f)
 	c.Conformance.flags(f)
+	c.Metrics.flags(f)
 	f.BoolVar(&c.StopMachines, "stop-machines", false, "stop all machines in order when the daemon ends")
 	f.DurationVar(&c.StopTimeout, "stop-timeout", 2*time.Minute, "with --stop-machines: how long they may take")
 	f.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
@@ -129,6 +133,9 @@ func (c *config) complete() (err error) {
 	if err := c.Conformance.complete(c.Listen, c.PublicURL); err != nil {
 		return err
 	}
+	if err := c.Metrics.complete(); err != nil {
+		return err
+	}
 	return oneOf("--log-format", c.LogFormat, "text", "json")
 }
 
@@ -142,7 +149,7 @@ func oneOf(flag, got string, want ...string) error {
 func newLogger(c config, w *os.File) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: c.LogLevel}
 	if c.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts))
+		return request.Log(slog.New(slog.NewJSONHandler(w, opts)))
 	}
-	return slog.New(slog.NewTextHandler(w, opts))
+	return request.Log(slog.New(slog.NewTextHandler(w, opts)))
 }

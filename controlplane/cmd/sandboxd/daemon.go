@@ -14,6 +14,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth/localhost"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/metrics"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/push"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/adaptercommand"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/echo"
@@ -40,6 +41,9 @@ type daemon struct {
 	engine  *engine.Engine
 	push    *push.Service // nil: off
 	agents  func(url string) http.Handler
+	metrics *metrics.Metrics
+	health  *health
+	boots   *bootWatch // nil before start
 }
 
 // open makes the parts; nothing works before start.
@@ -89,6 +93,7 @@ func open(ctx context.Context, c config, log *slog.Logger) (_ *daemon, err error
 		Runners: c.Conformance.runners(adaptercommand.Runner{}, echo.Runner{}), Log: log,
 	}))
 	d.agents = func(url string) http.Handler { return agentsHandler(ctx, d, url) }
+	d.metrics, d.health = newMetrics(d), newHealth(d)
 	return d, nil
 }
 
@@ -97,6 +102,7 @@ func (d *daemon) start(ctx context.Context) error {
 	if err := d.fleet.Start(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}
+	d.boots = watchBoots(context.WithoutCancel(ctx), d.fleet, d.metrics)
 	if err := d.engine.Resume(ctx); err != nil {
 		return err
 	}
@@ -117,6 +123,9 @@ func (d *daemon) announce(url string) error {
 
 // close lets go of everything, in the reverse order of use. Machines go on.
 func (d *daemon) close() error {
+	if d.boots != nil {
+		d.boots.close()
+	}
 	if d.push != nil {
 		d.push.Close()
 	}

@@ -31,6 +31,12 @@ func serve(ctx context.Context, c config, out io.Writer, log *slog.Logger) (err 
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
 
+	stopMetrics, err := d.serveMetrics(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopMetrics()) }()
+
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", c.Listen)
 	if err != nil {
@@ -48,7 +54,7 @@ func serve(ctx context.Context, c config, out io.Writer, log *slog.Logger) (err 
 	base, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRequests()
 	server := &http.Server{
-		Handler:           steady(pace, plain(d.handler(url))),
+		Handler:           steady(pace, patience, plain(d.handler(url))),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -70,6 +76,7 @@ func serve(ctx context.Context, c config, out io.Writer, log *slog.Logger) (err 
 	notify(log, systemd.SdNotifyReady)
 	select {
 	case <-ctx.Done():
+		d.health.ending.Store(true)
 		log.InfoContext(ctx, "ending")
 	case err := <-served:
 		return fmt.Errorf("cannot serve: %w", err)

@@ -8,14 +8,21 @@ import (
 	"time"
 )
 
-// pace is how long a client may keep a request's body from moving.
-const pace = time.Minute
+const (
+	// pace is how long a client may keep a request's body from moving.
+	pace = time.Minute
+	// patience is how long it may take to read a piece of the answer. It is
+	// longer than pace, since the server waits for a body before it answers.
+	patience = 2 * time.Minute
+)
 
 // steady bounds what one connection may cost before anybody knows who it is
-// of: a body that stops coming is given up. A deadline for whole requests
-// would not do, for uploads and streams may take hours.
-func steady(pace time.Duration, next http.Handler) http.Handler {
+// of: a body that stops coming is given up, and so is an answer that is not
+// read, for it lies in memory until then. A deadline for whole requests would
+// not do, for uploads and streams may take hours.
+func steady(pace, patience time.Duration, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w = steadyWriter{ResponseWriter: w, rc: http.NewResponseController(w), patience: patience}
 		if r.Body != nil && r.Body != http.NoBody {
 			b := &steadyBody{ReadCloser: r.Body, rc: http.NewResponseController(w), pace: pace}
 			// It holds also for what the server reads on its own of a body that
@@ -44,6 +51,30 @@ func (b *steadyBody) Read(p []byte) (int, error) {
 }
 
 func (b *steadyBody) expect() { _ = b.rc.SetReadDeadline(time.Now().Add(b.pace)) }
+
+// steadyWriter gives each piece of an answer a time of its own. The last
+// piece's holds for what the server still has in its buffer, too.
+type steadyWriter struct {
+	http.ResponseWriter
+	rc       *http.ResponseController
+	patience time.Duration
+}
+
+func (w steadyWriter) Write(p []byte) (int, error) {
+	w.expect()
+	return w.ResponseWriter.Write(p)
+}
+
+// WriteHeader is the whole of an answer that has no body.
+func (w steadyWriter) WriteHeader(status int) {
+	w.expect()
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w steadyWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w steadyWriter) expect() { _ = w.rc.SetWriteDeadline(time.Now().Add(w.patience)) }
 
 // plain refuses paths with separators or ends that only some readers see, so
 // that what a proxy lets pass is what is served here.

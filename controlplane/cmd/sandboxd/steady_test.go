@@ -16,7 +16,12 @@ import (
 // speak sends raw text to a server with a short pace and returns its answer.
 func speak(t *testing.T, pace time.Duration, h http.HandlerFunc, text string) (net.Conn, *http.Response) {
 	t.Helper()
-	srv := httptest.NewServer(steady(pace, plain(h)))
+	return speakTo(t, steady(pace, patience, plain(h)), text)
+}
+
+func speakTo(t *testing.T, h http.Handler, text string) (net.Conn, *http.Response) {
+	t.Helper()
+	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", srv.Listener.Addr().String())
 	if err != nil {
