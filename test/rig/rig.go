@@ -6,6 +6,7 @@ package rig
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +43,8 @@ const stopTimeout = 3 * time.Minute
 type Options struct {
 	// StateDir is made anew when empty, and removed by Remove.
 	StateDir string
+	// Bin is the directory of the programs; empty: that of BinEnv.
+	Bin string
 	// Args are added to "serve", Env to its environment.
 	Args []string
 	Env  []string
@@ -64,7 +67,7 @@ type Daemon struct {
 
 // Start starts a daemon and waits until it is ready.
 func Start(ctx context.Context, opts Options) (*Daemon, error) {
-	bin, images, err := built()
+	bin, images, err := built(opts.Bin)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +88,8 @@ func Start(ctx context.Context, opts Options) (*Daemon, error) {
 }
 
 // built finds the programs and the images.
-func built() (bin, images string, err error) {
-	bin, images = os.Getenv(BinEnv), os.Getenv(ImagesEnv)
+func built(chosen string) (bin, images string, err error) {
+	bin, images = cmp.Or(chosen, os.Getenv(BinEnv)), os.Getenv(ImagesEnv)
 	if bin == "" || images == "" {
 		root, err := moduleRoot()
 		if err != nil {
