@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
@@ -203,4 +204,51 @@ func TestOperationsAreListed(t *testing.T) {
 	if op, err := r.fleet.Operation(t.Context(), page.Operations[0].ID); err != nil || op.State != fleet.OperationSucceeded {
 		t.Errorf("an old operation: %+v, %v", op, err)
 	}
+}
+
+// full is a store whose disk is full until something frees it.
+type full struct {
+	fleet.Store
+	is atomic.Bool
+}
+
+func (f *full) Apply(ctx context.Context, c *fleet.Change) error {
+	if f.is.Load() {
+		return &instance.Fault{Blame: instance.Host, Code: "store.full", Hint: "free some", Err: errBoom}
+	}
+	return f.Store.Apply(ctx, c)
+}
+
+// TestFullDisk: what cannot be recorded is not begun, and says why; but an
+// instance can be removed, which frees what it had.
+func TestFullDisk(t *testing.T) {
+	r := newRig(t)
+	f := &full{}
+	r.config = func(c *fleet.Config) { f.Store = c.Store; c.Store = f }
+	r.open()
+	r.create("big")
+	f.is.Store(true)
+	if _, err := r.fleet.Create(t.Context(), request("more")); faultCode(err) != "store.full" {
+		t.Errorf("create: %v", err)
+	}
+	if _, err := r.fleet.Act(t.Context(), "big", fleet.ActionStop, fleet.ActOptions{}); faultCode(err) != "store.full" {
+		t.Errorf("stop: %v", err)
+	}
+	if _, err := r.fleet.Renew(t.Context(), "big", 0); faultCode(err) != "store.full" {
+		t.Errorf("renew: %v", err)
+	}
+	if v := r.get("big"); v.Phase != instance.Running {
+		t.Errorf("it is %s", v.Phase)
+	}
+	r.fault.closed = func() { f.is.Store(false) }
+	op, err := r.fleet.Delete(t.Context(), "big", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if op = r.end(op); op.State != fleet.OperationSucceeded {
+		t.Errorf("delete ended %s: %v", op.State, op.Fault)
+	}
+	r.gone("big")
+	r.empty()
+	r.create("big")
 }

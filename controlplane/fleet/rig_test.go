@@ -89,21 +89,12 @@ type broken struct {
 	create func() error
 	start  func(ctx context.Context) error
 	pause  func(ctx context.Context) error
-	list   func() error
+	closed func()
 	// dead machines do nothing more, as after the death of the process.
 	dead atomic.Bool
 }
 
 var errDead = errors.New("the process is dead")
-
-func (b *broken) List(ctx context.Context) ([]vm.Found, error) {
-	if b.list != nil {
-		if err := b.list(); err != nil {
-			return nil, err
-		}
-	}
-	return b.Driver.List(ctx)
-}
 
 func (b *broken) Recover(ctx context.Context, h vm.Handle) (vm.Instance, error) {
 	if b.dead.Load() {
@@ -172,7 +163,11 @@ func (m *brokenMachine) Close(ctx context.Context) error {
 	if m.b.dead.Load() {
 		return errDead
 	}
-	return m.Machine.Close(ctx)
+	err := m.Machine.Close(ctx)
+	if m.b.closed != nil {
+		m.b.closed()
+	}
+	return err
 }
 
 // rig is one control plane on a directory; open and close are the life of one

@@ -1,0 +1,83 @@
+package supervise
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/plan"
+)
+
+func TestWhatIsDue(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	idle := func(action plan.IdleAction, wake bool) plan.Plan {
+		return plan.Plan{Idle: &plan.Idle{Timeout: time.Minute, Action: action, Wake: wake}}
+	}
+	long := usage{last: now.Add(-time.Hour)}
+	for name, c := range map[string]struct {
+		r    Record
+		u    usage
+		want instance.Event
+		wait time.Duration
+	}{
+		"nothing set":           {Record{Phase: instance.Running}, long, "", 0},
+		"time is up":            {Record{Phase: instance.Running, ExpiresAt: now}, long, instance.Expired, 0},
+		"time was up":           {Record{Phase: instance.Stopped, ExpiresAt: now.Add(-time.Hour)}, long, instance.Expired, 0},
+		"time is nearly up":     {Record{Phase: instance.Paused, ExpiresAt: now.Add(time.Second)}, long, "", time.Second},
+		"the clock may jump":    {Record{Phase: instance.Paused, ExpiresAt: now.Add(time.Hour)}, long, "", lookAgain},
+		"a delete failed":       {Record{Phase: instance.Deleting}, long, instance.DeleteRequested, 0},
+		"idle: pause":           {Record{Phase: instance.Running, Plan: idle(plan.IdlePause, true)}, long, instance.IdlePaused, 0},
+		"idle: stop":            {Record{Phase: instance.Running, Plan: idle(plan.IdleStop, true)}, long, instance.IdleStopped, 0},
+		"idle, but in use":      {Record{Phase: instance.Running, Plan: idle(plan.IdleStop, true)}, usage{users: 1, last: long.last}, "", 0},
+		"paused is not idle":    {Record{Phase: instance.Paused, Plan: idle(plan.IdleStop, true)}, long, "", 0},
+		"idle soon":             {Record{Phase: instance.Running, Plan: idle(plan.IdleStop, true)}, usage{last: now}, "", time.Minute},
+		"rests":                 {Record{Phase: instance.Paused, Resting: true, Plan: idle(plan.IdlePause, true)}, long, "", 0},
+		"rests and is wanted":   {Record{Phase: instance.Paused, Resting: true, Plan: idle(plan.IdlePause, true)}, usage{users: 1}, instance.Used, 0},
+		"stopped and is wanted": {Record{Phase: instance.Stopped, Resting: true, Plan: idle(plan.IdleStop, true)}, usage{users: 1}, instance.Used, 0},
+		"wanted but must not":   {Record{Phase: instance.Paused, Resting: true, Plan: idle(plan.IdlePause, false)}, usage{users: 1}, "", 0},
+		"paused by hand":        {Record{Phase: instance.Paused, Plan: idle(plan.IdlePause, true)}, usage{users: 1}, "", 0},
+		"time is up before waking": {
+			Record{Phase: instance.Paused, Resting: true, ExpiresAt: now, Plan: idle(plan.IdlePause, true)}, usage{users: 1},
+			instance.Expired, 0,
+		},
+	} {
+		if got, wait := dueEvent(&c.r, c.u, now); got != c.want || wait != c.wait {
+			t.Errorf("%s: %q after %v, want %q after %v", name, got, wait, c.want, c.wait)
+		}
+	}
+}
+
+// TestDueEventsFit: what is due is accepted by the table, or by the queue's
+// rule for a delete that failed; nobody is woken for nothing.
+func TestDueEventsFit(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	rapid.Check(t, func(t *rapid.T) {
+		r := Record{
+			Phase:   rapid.SampledFrom(instance.Phases()).Draw(t, "phase"),
+			Resting: rapid.Bool().Draw(t, "resting"),
+		}
+		if rapid.Bool().Draw(t, "expires") {
+			r.ExpiresAt = now.Add(time.Duration(rapid.IntRange(-5, 5).Draw(t, "left")) * time.Second)
+		}
+		if rapid.Bool().Draw(t, "idle") {
+			r.Plan.Idle = &plan.Idle{
+				Timeout: time.Duration(rapid.IntRange(1, 5).Draw(t, "timeout")) * time.Second,
+				Action:  rapid.SampledFrom([]plan.IdleAction{plan.IdlePause, plan.IdleStop}).Draw(t, "action"),
+				Wake:    rapid.Bool().Draw(t, "wake"),
+			}
+		}
+		u := usage{users: rapid.IntRange(0, 2).Draw(t, "users"), last: now.Add(-time.Duration(rapid.IntRange(0, 9).Draw(t, "ago")) * time.Second)}
+		e, wait := dueEvent(&r, u, now)
+		if wait < 0 || (e != "" && wait != 0) {
+			t.Fatalf("%q after %v", e, wait)
+		}
+		var q queue
+		if e != "" && r.Phase != instance.Stopping { // which is always at work
+			if v := q.offer(r.Phase, &Request{Event: e}); !v.begin {
+				t.Fatalf("%q is due while %s, and %s", e, r.Phase, v.answer)
+			}
+		}
+	})
+}
