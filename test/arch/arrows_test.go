@@ -120,6 +120,8 @@ var arrows = []arrow{
 	{"controlplane/cmd/sandboxctl", "controlplane/auth", "reads the token file of the own host"},
 	{"controlplane/cmd/sandboxctl", "controlplane/auth/localhost", "finds the daemon of the own host"},
 	{"controlplane/cmd/sandboxctl", "controlplane/signing", "verifies cards"},
+	{"controlplane/cmd/sandboxctl/doctor", "controlplane/auth", "tells whether the token file is as it must be"},
+	{"controlplane/cmd/sandboxctl/doctor", "controlplane/auth/localhost", "knows where a daemon would keep its state"},
 
 	// The guest.
 	{"guestagent/...", "api/agent/v1", "serves this contract, within its limits"},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,75 +9,17 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
-
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/invoke"
 )
 
 // version is set by the linker.
 var version = "dev"
-
-// The exit statuses. Those from 3 to 6 tell how a task ended.
-const (
-	exitOK             = 0
-	exitFailed         = 1
-	exitUsage          = 2
-	exitApplication    = 3   // the task's command ran and failed
-	exitInfrastructure = 4   // the task's command could not be run to its end
-	exitCanceled       = 5   // the task was cancelled
-	exitRefused        = 6   // the request broke a rule and nothing ran
-	exitInterrupted    = 130 // by the user, before an end was known
-)
-
-// exitError ends the program with a certain status, and silently so when it
-// has no error of its own.
-type exitError struct {
-	code int
-	err  error
-}
-
-func (e *exitError) Error() string {
-	if e.err == nil {
-		return fmt.Sprintf("exit status %d", e.code)
-	}
-	return e.err.Error()
-}
-
-func (e *exitError) Unwrap() error { return e.err }
-
-// remedy is an error together with what to do about it.
-type remedy struct {
-	error
-	next string
-}
-
-func (e *remedy) Unwrap() error { return e.error }
-
-func withRemedy(err error, next string) error { return &remedy{error: err, next: next} }
-
-// remedyOf finds what to do about err.
-func remedyOf(err error) string {
-	var (
-		r       *remedy
-		problem *problemError
-		a2a     *invoke.Error
-	)
-	switch {
-	case errors.As(err, &r):
-		return r.next
-	case errors.As(err, &problem):
-		return problem.Remediation
-	case errors.As(err, &a2a):
-		return a2a.Remedy
-	}
-	return ""
-}
 
 // app is one run of the program.
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 
-	server, tokenFile, stateDir, format string
+	server, tokenFile, stateDir, context, format string
 
 	signals chan os.Signal
 
@@ -137,13 +78,12 @@ func (a *app) note(format string, args ...any) {
 const rootLong = `Make machines for agents, give them work, and clean them up.
 
 The server and its token are found by themselves on one host: first the state
-directory of this user, then the system's. To reach another one, set
-SANDBOX_SERVER to its address and SANDBOX_TOKEN to a token, or
-SANDBOX_STATE_DIR to its state directory.
+directory of this user, then the system's. To reach another one, keep it as a
+context (sandboxctl config --help), or set SANDBOX_SERVER to its address and
+SANDBOX_TOKEN to a token, or SANDBOX_STATE_DIR to its state directory.
 
-Exit status: 0 done, 1 failed, 2 wrong usage. Of run, send and task watch also:
-3 the command failed, 4 it could not be run to its end, 5 cancelled,
-6 refused because the request broke a rule.`
+Exit status: 0 done, 1 failed, 2 wrong usage; sandboxctl help exit-codes tells
+the others.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -168,20 +108,22 @@ func (a *app) root() *cobra.Command {
 	flags.StringVar(&a.server, "server", "", "address of the server (SANDBOX_SERVER)")
 	flags.StringVar(&a.tokenFile, "token-file", "", "file with the token (else SANDBOX_TOKEN)")
 	flags.StringVar(&a.stateDir, "state-dir", "", "state directory of the server on this host (SANDBOX_STATE_DIR)")
+	flags.StringVar(&a.context, "context", "", "name of a context of the configuration (SANDBOX_CONTEXT)")
 	flags.StringVarP(&a.format, "output", "o", formatTable, "table, wide, json, yaml or name")
+	a.completeFlag(root, "context", contextNames)
+	a.completeFlag(root, "output", fixed(formats()...))
 	root.AddGroup(
 		&cobra.Group{ID: groupMachines, Title: "Machines:"},
 		&cobra.Group{ID: groupWork, Title: "Work:"},
 		&cobra.Group{ID: groupHost, Title: "Host:"},
 	)
+	root.AddCommand(a.actionCommands()...)
 	root.AddCommand(
-		a.upCommand(), a.lsCommand(), a.showCommand(), a.rmCommand(), a.logsCommand(), a.waitCommand(),
-		a.actCommand("start", "Boot a stopped or failed machine from its disk"),
-		a.actCommand("stop", "End a machine and keep its disk"),
-		a.actCommand("pause", "Stop a machine's processor and keep its memory"),
-		a.actCommand("resume", "Let a paused machine go on"),
+		a.upCommand(), a.lsCommand(), a.showCommand(), a.logsCommand(), a.consoleCommand(), a.waitCommand(),
+		a.labelCommand(), a.renewCommand(),
 		a.cardCommand(), a.runCommand(), a.sendCommand(), a.taskCommand(), a.promptCommand(),
-		a.opsCommand(), a.imagesCommand(), a.loadoutsCommand(), a.doctorCommand(), a.versionCommand(),
+		a.eventsCommand(), a.opsCommand(), a.loadoutsCommand(), a.imagesCommand(), a.providersCommand(),
+		a.orphansCommand(), a.doctorCommand(), a.configCommand(), a.versionCommand(), exitCodesTopic(),
 	)
 	a.usageErrors(root)
 	return root

@@ -26,26 +26,29 @@ type verifiedCard struct {
 
 // verifyCard checks a card's signatures with the keys of the server we know,
 // never with keys from an address that the card names itself.
-func (a *app) verifyCard(ctx context.Context, c *connection, card json.RawMessage) error {
+func verifyCard(ctx context.Context, c *connection, card json.RawMessage) (result, error) {
 	at := c.server + "/.well-known/jwks.json"
 	set, err := c.keySet(ctx, at)
 	if err != nil {
-		return err
+		return result{}, err
 	}
 	by, err := signing.Verify(card, set)
 	if err != nil {
-		return withRemedy(fmt.Errorf("card is not verified: %w", err), verifyRemedy(err))
+		return result{}, withRemedy(fmt.Errorf("card is not verified: %w", err), verifyRemedy(err))
 	}
 	var named struct {
 		Name string `json:"name"`
 	}
 	if err := json.Unmarshal(card, &named); err != nil {
-		return fmt.Errorf("cannot read card: %w", err)
+		return result{}, fmt.Errorf("cannot read card: %w", err)
 	}
 	v := verifiedCard{Name: terminal.Line(named.Name), Verified: true, Keys: by, KeySet: at}
-	return a.print(result{value: v, names: []string{v.Name}, table: func(bool) [][]string {
-		return [][]string{{"CARD", "VERIFIED", "SIGNED BY", "KEYS FROM"}, {v.Name, "yes", strings.Join(v.Keys, ", "), v.KeySet}}
-	}})
+	return result{
+		value: v, names: []string{v.Name},
+		table: rows([]string{"CARD", "VERIFIED", "SIGNED BY", "KEYS FROM"}, []verifiedCard{v}, func(v verifiedCard) []string {
+			return []string{v.Name, yesNo(v.Verified), strings.Join(v.Keys, ", "), v.KeySet}
+		}),
+	}, nil
 }
 
 func verifyRemedy(err error) string {

@@ -41,7 +41,10 @@ func TestVerifyCard(t *testing.T) {
 	verify := func(format string, card []byte) (string, error) {
 		var out bytes.Buffer
 		a := &app{stdout: &out, stderr: &out, format: format}
-		err := a.verifyCard(t.Context(), &connection{server: srv.URL, token: "secret", http: srv.Client()}, card)
+		r, err := verifyCard(t.Context(), &connection{server: srv.URL, token: "secret", http: srv.Client()}, card)
+		if err == nil {
+			err = a.print(r)
+		}
 		return out.String(), err
 	}
 	for format, want := range map[string]string{

@@ -6,56 +6,38 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"syscall"
 	"time"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth/localhost"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/invoke"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/terminal"
 )
 
 const (
 	requestTimeout = 3 * time.Minute // of one request that is no stream
 	maxAnswer      = 64 << 20        // bytes
-	startIt        = "start it with: sandboxd serve"
 )
 
 // connection is a server and how to speak to it.
 type connection struct {
-	server string // address without a slash at its end
-	token  string
-	origin string // where server and token were found, for doctor
-	http   *http.Client
-	api    *managementv1.Client
+	server   string // address without a slash at its end
+	token    string
+	origin   string // where the server was found, for doctor
+	stateDir string // its state directory, if it was found by that
+	http     *http.Client
+	api      *managementv1.Client
 }
 
 // connect finds the server and the token.
 func (a *app) connect() (*connection, error) {
-	c := &connection{server: first(a.server, os.Getenv("SANDBOX_SERVER"))}
-	if a.tokenFile != "" {
-		token, err := auth.ReadToken(a.tokenFile)
-		if err != nil {
-			return nil, err
-		}
-		c.token = token
-	} else {
-		c.token = os.Getenv("SANDBOX_TOKEN")
-	}
-	if c.server != "" {
-		c.origin = "given by flag or SANDBOX_SERVER"
-		c.server = strings.TrimRight(c.server, "/")
-	}
-	if c.server == "" || c.token == "" {
-		if err := a.discover(c); err != nil {
-			return nil, err
-		}
+	c, err := a.resolve()
+	if err != nil {
+		return nil, err
 	}
 	if u, err := url.Parse(c.server); err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
 		return nil, withRemedy(fmt.Errorf("cannot use server %q: not an address", c.server),
@@ -69,7 +51,8 @@ func (a *app) connect() (*connection, error) {
 		MaxIdleConns:        4,
 		IdleConnTimeout:     30 * time.Second,
 	}
-	c.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+	repeating := func(err error) { a.note("connection broke (%s), asking again", terminal.Line(err.Error())) }
+	c.http = &http.Client{Transport: &persistent{transport, repeating}, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse // the token is for this server only
 	}}
 	api, err := managementv1.NewClient(c.server+managementv1.BasePath,
@@ -86,69 +69,6 @@ func (a *app) connect() (*connection, error) {
 	}
 	c.api = api
 	return c, nil
-}
-
-func first(texts ...string) string {
-	for _, t := range texts {
-		if t != "" {
-			return t
-		}
-	}
-	return ""
-}
-
-// discover looks for a server of this host, and for the token of the server
-// that was named. One whose process is gone counts only when there is no other.
-func (a *app) discover(c *connection) error {
-	dirs := localhost.SearchDirs()
-	if a.stateDir != "" {
-		dirs = []string{a.stateDir}
-	}
-	var (
-		chosen *localhost.Endpoint
-		hidden error // a directory that exists and may not be read
-	)
-	for _, dir := range dirs {
-		e, err := localhost.Read(dir)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			continue
-		case err != nil:
-			hidden = err
-			continue
-		case c.server != "" && strings.TrimRight(e.URL, "/") != c.server:
-			continue
-		}
-		if chosen == nil || (!chosen.Alive() && e.Alive()) {
-			chosen = &e
-			c.origin = first(c.origin, "found in "+dir)
-		}
-	}
-	if chosen == nil {
-		if c.server != "" {
-			return nil // the server will say that it wants a token
-		}
-		if hidden != nil {
-			return withRemedy(hidden, "run this as the user that runs sandboxd, or set SANDBOX_SERVER and SANDBOX_TOKEN")
-		}
-		return withRemedy(fmt.Errorf("no server found in %s", strings.Join(dirs, " or ")),
-			startIt+"\nor set SANDBOX_SERVER and SANDBOX_TOKEN to reach one elsewhere")
-	}
-	if c.server == "" {
-		c.server = strings.TrimRight(chosen.URL, "/")
-	}
-	if c.token != "" {
-		return nil
-	}
-	token, err := auth.ReadToken(chosen.TokenFile)
-	if errors.Is(err, fs.ErrPermission) {
-		return withRemedy(err, "run this as the user that runs sandboxd, or set SANDBOX_TOKEN")
-	}
-	if err != nil {
-		return err
-	}
-	c.token = token
-	return nil
 }
 
 // agent is a client for a machine's A2A address. It goes to the server we
@@ -199,6 +119,9 @@ func receive[T any](c *connection, resp *http.Response, err error) (T, error) {
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return v, problemOf(resp, body)
 	}
+	if resp.StatusCode == http.StatusNoContent {
+		return v, nil
+	}
 	if err := json.Unmarshal(body, &v); err != nil {
 		return v, fmt.Errorf("cannot read answer of %s: %w", c.server, err)
 	}
@@ -223,9 +146,10 @@ func problemOf(resp *http.Response, body []byte) error {
 func (c *connection) explain(err error) error {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT):
-		return withRemedy(fmt.Errorf("no server answers at %s", c.server), startIt)
+		return &exitError{exitUnreachable, withRemedy(fmt.Errorf("no server answers at %s", c.server), startIt)}
 	case errors.Is(err, context.DeadlineExceeded):
-		return withRemedy(fmt.Errorf("server at %s did not answer in time", c.server), "see the log of sandboxd")
+		return &exitError{exitUnreachable,
+			withRemedy(fmt.Errorf("server at %s did not answer in time", c.server), "see the log of sandboxd")}
 	}
 	return fmt.Errorf("cannot ask server: %w", err)
 }

@@ -20,6 +20,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/management"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/management/once"
 )
 
 // fakeServer is a server whose machines exist in memory only.
@@ -43,14 +44,39 @@ func newFakeServer(tokens *auth.Tokens) *fakeServer {
 	}
 	r := mux.NewRouter().SkipClean(true).UseEncodedPath()
 	r.PathPrefix("/agents/{id}").Handler(auth.Require(tokens, f.agent()))
-	r.PathPrefix("/").Handler(auth.Require(tokens, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// The address that the server gives itself is not the one it is reached at.
-		management.New(management.Config{
-			Instances: f, Machines: f, Operations: f, Events: f, Guests: f, Host: f, BaseURL: "http://sandbox.invalid:1", Heartbeat: time.Hour,
-		}).ServeHTTP(w, r)
+	// The address that the server gives itself is not the one it is reached at.
+	r.PathPrefix("/").Handler(auth.Require(tokens, management.New(management.Config{
+		Instances: f, Machines: f, Operations: f, Events: f, Guests: f, Host: f, Once: &keys{},
+		BaseURL: "http://sandbox.invalid:1", Heartbeat: time.Hour,
 	})))
 	f.Handler = r
 	return f
+}
+
+// keys remembers requests in memory.
+type keys struct {
+	mu    sync.Mutex
+	known map[once.Key]once.Reservation
+}
+
+func (k *keys) Reserve(_ context.Context, key once.Key, want once.Reservation, _ time.Time, _ once.Bounds) (once.Reservation, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if r, ok := k.known[key]; ok {
+		return r, nil
+	}
+	if k.known == nil {
+		k.known = map[once.Key]once.Reservation{}
+	}
+	k.known[key] = want
+	return want, nil
+}
+
+func (k *keys) Answered(_ context.Context, key once.Key, operationID string, a once.Answer) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.known[key] = once.Reservation{Hash: k.known[key].Hash, OperationID: operationID, Answer: &a}
+	return nil
 }
 
 func started() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,105 +14,168 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/terminal"
 )
 
-// maxPages bounds how much of a list is fetched from a server that never says
-// that it ends.
-const maxPages = 1000
-
 func (a *app) lsCommand() *cobra.Command {
 	var (
 		state  string
 		labels []string
+		watch  bool
 	)
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, GroupID: groupMachines,
-		Short: "List machines",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.connect()
-			if err != nil {
-				return err
+		Short:   "List machines",
+		Example: "  sandboxctl ls -l 'team in (blue, red), !retired' --watch",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if watch {
+				return a.watchInstances(cmd.Context(), state, labels)
 			}
-			all, err := c.list(cmd.Context(), state, labels)
-			if err != nil {
-				return err
-			}
-			return a.print(instancesResult(all))
+			return a.looking(func(ctx context.Context, c *connection, _ []string) (result, error) {
+				all, err := c.list(ctx, state, labels)
+				return instancesResult(all), err
+			})(cmd, args)
 		},
 	}
 	cmd.Flags().StringVar(&state, "state", "", "only machines in this state")
-	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "only machines with this label, key=value (repeatable)")
+	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil,
+		"only machines that this `selector` chooses: team=blue, team!=blue, 'team in (blue, red)',\n"+
+			"team, '!team', joined by commas (repeatable)")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on with every change, until interrupted")
+	a.completeFlag(cmd, "state", fixed(instanceStates()...))
 	return cmd
+}
+
+func instanceStates() []string {
+	return []string{"provisioning", "starting", "running", "paused", "stopping", "stopped", "failed", "deleting"}
 }
 
 // list fetches all pages.
 func (c *connection) list(ctx context.Context, state string, labels []string) ([]managementv1.Instance, error) {
-	all := []managementv1.Instance{}
-	params := managementv1.ListInstancesParams{Label: labels}
-	if state != "" {
-		params.State = (*managementv1.InstanceState)(&state)
-	}
-	for range maxPages {
-		page, err := func() (managementv1.InstanceList, error) {
-			ctx, cancel := withDeadline(ctx)
-			defer cancel()
-			resp, err := c.api.ListInstances(ctx, &params)
-			return receive[managementv1.InstanceList](c, resp, err)
-		}()
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, page.Items...)
-		if page.NextCursor == "" {
-			return all, nil
-		}
-		params.Cursor = &page.NextCursor
-	}
-	return nil, errors.New("cannot list machines: the server's list has no end")
+	params := managementv1.ListInstancesParams{Label: labels, State: given(managementv1.InstanceState(state))}
+	return everything("machines", 0, func(cursor *string) ([]managementv1.Instance, string, error) {
+		params.Cursor = cursor
+		page, err := fetch[managementv1.InstanceList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+			return c.api.ListInstances(ctx, &params)
+		})
+		return page.Items, page.NextCursor, err
+	})
 }
 
 func instancesResult(all []managementv1.Instance) result {
-	names := make([]string, 0, len(all))
-	for _, i := range all {
-		names = append(names, i.Name)
-	}
 	return result{
 		value: managementv1.InstanceList{Items: all},
-		names: names,
+		names: namesOf(all, func(i managementv1.Instance) string { return i.Name }),
 		table: func(wide bool) [][]string {
-			head := []string{"NAME", "STATE", "LOADOUT", "PROVIDER", "ACCEL", "CPUS", "MEMORY", "AGE"}
-			if wide {
-				head = append(head, "ID", "VSOCK", "IMAGE", "AGENT", "A2A")
-			}
-			rows := [][]string{head}
+			table := [][]string{instanceTitles(wide)}
 			for _, i := range all {
-				row := []string{
-					i.Name, string(i.State), i.Loadout, i.Provider, i.Accelerator,
-					strconv.Itoa(i.Cpus), size(i.Memory), age(i.CreatedAt),
-				}
-				if wide {
-					row = append(row, i.Id, i.Vsock, i.ImageRef, i.Guest.AgentVersion, i.A2aUrl)
-				}
-				rows = append(rows, row)
+				table = append(table, instanceRow(i, wide))
 			}
-			return rows
+			return table
 		},
 	}
 }
 
+func instanceTitles(wide bool) []string {
+	head := []string{"NAME", "STATE", "LOADOUT", "PROVIDER", "ACCEL", "CPUS", "MEMORY", "AGE"}
+	if wide {
+		head = append(head, "ENDS IN", "LABELS", "ID", "VSOCK", "IMAGE", "AGENT", "A2A")
+	}
+	return head
+}
+
+func instanceRow(i managementv1.Instance, wide bool) []string {
+	state := string(i.State)
+	if i.Resting {
+		state += " (idle)"
+	}
+	if i.Health.Code != "" {
+		state += " (" + i.Health.Code + ")"
+	}
+	row := []string{
+		i.Name, state, i.Loadout, i.Provider, i.Accelerator,
+		strconv.Itoa(i.Cpus), size(i.Memory), age(i.CreatedAt),
+	}
+	if wide {
+		row = append(row, until(i.ExpiresAt), pairs(i.Labels), i.Id, i.Vsock, i.ImageRef, i.Guest.AgentVersion, i.A2aUrl)
+	}
+	return row
+}
+
+// watchInstances prints the list, and then every machine again that changes.
+func (a *app) watchInstances(ctx context.Context, state string, labels []string) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	var (
+		f     = flow{a: a}
+		shown = map[string]int64{} // generation of what was printed, by id
+		begun bool
+		wide  = a.format == formatWide
+	)
+	// Each stream begins with the whole list, for what happened before it.
+	list := func() error {
+		all, err := c.list(ctx, state, labels)
+		if err != nil {
+			return err
+		}
+		if !begun {
+			if err := f.titles(instanceTitles(wide), instancesResult(all).table(wide)); err != nil {
+				return err
+			}
+			begun = true
+		}
+		there := map[string]bool{}
+		for _, i := range all {
+			there[i.Id] = true
+			if g, known := shown[i.Id]; known && g == i.Generation {
+				continue
+			}
+			shown[i.Id] = i.Generation
+			if err := f.print(i, i.Name, instanceRow(i, wide)); err != nil {
+				return err
+			}
+		}
+		for id := range shown {
+			if !there[id] {
+				delete(shown, id)
+			}
+		}
+		return nil
+	}
+	return c.followEvents(ctx, eventQuery{opened: list}, func(e managementv1.Event) error {
+		_, known := shown[e.InstanceId]
+		if e.Type == "instance.deleted" && known {
+			delete(shown, e.InstanceId)
+			gone := managementv1.Instance{Id: e.InstanceId, Name: e.InstanceName, State: stateDeleted}
+			return f.print(gone, gone.Name, []string{gone.Name, stateDeleted})
+		}
+		if !strings.HasPrefix(e.Type, "instance.") {
+			return nil
+		}
+		return list()
+	})
+}
+
 // instance fetches one instance by name or id.
 func (c *connection) instance(ctx context.Context, ref string) (managementv1.Instance, error) {
-	ctx, cancel := withDeadline(ctx)
-	defer cancel()
-	resp, err := c.api.GetInstance(ctx, ref, nil)
-	i, err := receive[managementv1.Instance](c, resp, err)
+	i, err := fetch[managementv1.Instance](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.api.GetInstance(ctx, ref, nil)
+	})
 	return i, unknownInstance(err)
 }
 
+const codeNoInstance = "instance.not_found"
+
 // unknownInstance says what to do about a name that nobody has.
 func unknownInstance(err error) error {
+	return unknown(err, codeNoInstance, "sandboxctl ls shows what there is")
+}
+
+// unknown says what to do about a problem of this code.
+func unknown(err error, code, next string) error {
 	var problem *problemError
-	if errors.As(err, &problem) && problem.Code == "instance.not_found" {
-		return withRemedy(err, "sandboxctl ls shows what there is")
+	if errors.As(err, &problem) && problem.Code == code {
+		return withRemedy(err, next)
 	}
 	return err
 }
@@ -122,34 +183,27 @@ func unknownInstance(err error) error {
 func (a *app) showCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "show NAME", GroupID: groupMachines,
-		Short: "Show one machine with everything known of it",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			i, err := c.instance(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			if a.format != formatTable && a.format != formatWide {
-				return a.print(result{value: i, names: []string{i.Name}})
-			}
-			if err := printFields(a.stdout, instanceFields(i)); err != nil {
-				return err
-			}
-			if i.Fault.Console != "" {
-				fmt.Fprintf(a.stdout, "\nend of the console:\n%s\n", indent(terminal.Text(i.Fault.Console)))
-			}
-			return nil
-		},
+		Short:             "Show one machine with everything known of it",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completing(one(instanceNames)),
+		RunE: a.looking(func(ctx context.Context, c *connection, args []string) (result, error) {
+			i, err := c.instance(ctx, args[0])
+			return instanceResult(i), err
+		}),
 	}
+}
+
+func instanceResult(i managementv1.Instance) result {
+	r := result{value: i, names: []string{i.Name}, fields: instanceFields(i)}
+	if i.Fault.Console != "" {
+		r.text = "\nend of the console:\n" + indent(terminal.Text(i.Fault.Console))
+	}
+	return r
 }
 
 func instanceFields(i managementv1.Instance) [][2]string {
 	with := func(value, reason string) string {
-		if reason == "" {
+		if reason == "" || value == "" {
 			return value
 		}
 		return value + " (" + reason + ")"
@@ -157,10 +211,11 @@ func instanceFields(i managementv1.Instance) [][2]string {
 	fields := [][2]string{
 		{"name", i.Name},
 		{"id", i.Id},
-		{"state", string(i.State)},
+		{"state", with(string(i.State), i.Reason)},
 		{"fault", i.Fault.Cause},
 		{"fault code", i.Fault.Code},
-		{"what to do", i.Fault.Remediation},
+		{"what to do", first(i.Fault.Remediation, i.Health.Remediation)},
+		{"health", with(i.Health.Cause, i.Health.Code)},
 		{"loadout", with(i.Loadout, i.LoadoutHash)},
 		{"image", i.ImageRef},
 		{"runtime", i.Runtime + ", " + i.Provider},
@@ -171,6 +226,8 @@ func instanceFields(i managementv1.Instance) [][2]string {
 		{"runners", strings.Join(i.Runners, ", ")},
 		{"workspace", i.Workspace},
 		{"labels", pairs(i.Labels)},
+		{"when idle", idleText(i.Idle)},
+		{"ends", moment(i.ExpiresAt)},
 	}
 	if i.Guest.AgentVersion != "" {
 		fields = append(fields,
@@ -178,103 +235,25 @@ func instanceFields(i managementv1.Instance) [][2]string {
 			[2]string{"agent", fmt.Sprintf("%s, %s, answered after %d ms", i.Guest.AgentVersion, i.Guest.Containment, i.Guest.BootMs)},
 		)
 	}
+	if i.Restarts > 0 {
+		fields = append(fields, [2]string{"restarts", strconv.Itoa(i.Restarts)})
+	}
 	return append(fields,
 		[2]string{"A2A address", i.A2aUrl},
 		[2]string{"agent card", i.AgentCardUrl},
 		[2]string{"host", i.Host},
-		[2]string{"created", i.CreatedAt.Local().Format(time.RFC3339)},
-		[2]string{"changed", i.UpdatedAt.Local().Format(time.RFC3339)},
+		[2]string{"created", moment(i.CreatedAt)},
+		[2]string{"changed", moment(i.UpdatedAt)},
 	)
 }
 
-func pairs(m map[string]string) string {
-	all := make([]string, 0, len(m))
-	for k, v := range m {
-		all = append(all, k+"="+v)
+func idleText(i managementv1.Idle) string {
+	if i.Action == "" {
+		return ""
 	}
-	slices.Sort(all)
-	return strings.Join(all, ", ")
-}
-
-func indent(text string) string {
-	return "  " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n  ")
-}
-
-func (a *app) rmCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "rm NAME...", Aliases: []string{"delete"}, GroupID: groupMachines,
-		Short: "Remove machines and everything of them",
-		Args:  cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.each(cmd.Context(), args, "removed", func(ctx context.Context, c *connection, ref string) (*http.Response, error) {
-				return c.api.DeleteInstance(ctx, ref, nil)
-			})
-		},
+	text := i.Action + " after " + i.Timeout
+	if i.Wake {
+		text += ", wake when used"
 	}
-}
-
-func (a *app) actCommand(verb, short string) *cobra.Command {
-	return &cobra.Command{
-		Use: verb + " NAME...", GroupID: groupMachines,
-		Short: short,
-		Args:  cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			past := map[string]string{"start": "started", "stop": "stopped", "pause": "paused", "resume": "resumed"}
-			return a.each(cmd.Context(), args, past[verb], func(ctx context.Context, c *connection, ref string) (*http.Response, error) {
-				switch verb {
-				case "start":
-					return c.api.StartInstance(ctx, ref, nil)
-				case "stop":
-					return c.api.StopInstance(ctx, ref, nil)
-				case "pause":
-					return c.api.PauseInstance(ctx, ref, nil)
-				}
-				return c.api.ResumeInstance(ctx, ref, nil)
-			})
-		},
-	}
-}
-
-// each asks for the same with every instance and waits for all of it. One
-// failure does not keep the others from being tried.
-func (a *app) each(ctx context.Context, refs []string, past string,
-	ask func(context.Context, *connection, string) (*http.Response, error),
-) error {
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	ops := make([]managementv1.Operation, 0, len(refs))
-	var failures []error
-	for _, ref := range refs {
-		op, err := func() (managementv1.Operation, error) {
-			ctx, cancel := withDeadline(ctx)
-			defer cancel()
-			resp, err := ask(ctx, c, ref)
-			return receive[managementv1.Operation](c, resp, err)
-		}()
-		if err != nil {
-			failures = append(failures, unknownInstance(err))
-			continue
-		}
-		ops = append(ops, op)
-	}
-	for _, op := range ops {
-		end, err := c.follow(ctx, op, nil)
-		if err == nil {
-			err = operationError(end)
-		}
-		if err != nil {
-			failures = append(failures, err)
-			continue
-		}
-		if a.format == formatName {
-			fmt.Fprintln(a.stdout, terminal.Line(end.InstanceName))
-		} else if a.format == formatTable || a.format == formatWide {
-			fmt.Fprintf(a.stdout, "%s %s\n", terminal.Line(end.InstanceName), past)
-		} else if err := a.print(result{value: end}); err != nil {
-			return err
-		}
-	}
-	return errors.Join(failures...)
+	return text
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -101,6 +102,11 @@ func extends(content string) []string {
 
 func readLoadout(path string) (string, error) {
 	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		// A word without a slash and an ending is a name of the catalog.
+		return "", &exitError{exitNotFound, withRemedy(fmt.Errorf("cannot read loadout: %w", err),
+			"give the path of a file, or a name of the catalog: sandboxctl loadouts shows them")}
+	}
 	if err != nil {
 		return "", fmt.Errorf("cannot read loadout: %w", err)
 	}

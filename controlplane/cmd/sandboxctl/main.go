@@ -44,10 +44,7 @@ func (a *app) main(ctx context.Context, args []string) int {
 	if errors.As(err, &exit) && exit.err == nil {
 		return exit.code // it has been said already
 	}
-	code := exitFailed
-	if exit != nil {
-		code = exit.code
-	}
+	code := exitCodeOf(err)
 	if a.interrupted() && errors.Is(err, context.Canceled) {
 		code = exitInterrupted
 	}

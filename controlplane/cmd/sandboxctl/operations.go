@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -15,13 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
-)
-
-const (
-	maxEvent   = 4 << 20
-	maxReopens = 60
-	firstNap   = 100 * time.Millisecond
-	lastNap    = 2 * time.Second
 )
 
 // follow watches an operation to its end and tells every change. A stream
@@ -33,75 +23,35 @@ func (c *connection) follow(ctx context.Context, op managementv1.Operation,
 		change = func(managementv1.Operation) {}
 	}
 	change(op)
-	for attempt := 0; ; attempt++ {
-		if operationEnded(op) {
-			return op, nil
-		}
-		err := c.watch(ctx, op.Id, func(next managementv1.Operation) {
-			op, attempt = next, 0
+	r := reopening{what: "operation " + op.Id}
+	for !operationEnded(op) {
+		resp, err := c.api.WatchOperation(ctx, op.Id)
+		err = c.events(resp, err, nil, func(_ string, data []byte) error {
+			next, err := decode[managementv1.Operation](data)
+			if err != nil {
+				return err
+			}
+			r.progressed()
+			op = next
 			change(op)
+			return nil
 		})
-		var problem *problemError
-		switch {
-		case operationEnded(op):
-			return op, nil
-		case ctx.Err() != nil:
-			return op, fmt.Errorf("cannot follow operation %s: %w", op.Id, ctx.Err())
-		case errors.As(err, &problem) && problem.Status < http.StatusInternalServerError, errors.Is(err, bufio.ErrTooLong):
-			return op, err
-		case attempt >= maxReopens:
-			return op, fmt.Errorf("cannot follow operation %s: %w", op.Id, errors.Join(err, errStreamEnds))
+		if operationEnded(op) {
+			break
 		}
-		if err := nap(ctx, min(firstNap<<min(attempt, 8), lastNap)); err != nil {
+		if err := r.after(ctx, err); err != nil {
 			return op, err
 		}
 	}
+	return op, nil
 }
 
-var errStreamEnds = errors.New("the stream ends before the operation does")
-
-func nap(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+func decode[T any](data []byte) (T, error) {
+	var v T
+	if err := json.Unmarshal(data, &v); err != nil {
+		return v, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
-}
-
-// watch reads one stream of an operation's events.
-func (c *connection) watch(ctx context.Context, id string, change func(managementv1.Operation)) error {
-	resp, err := c.api.WatchOperation(ctx, id)
-	if err != nil {
-		return c.explain(err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		body, err := io.ReadAll(io.LimitReader(resp.Body, maxEvent))
-		if err != nil {
-			return c.explain(err)
-		}
-		return problemOf(resp, body)
-	}
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(make([]byte, 0, 64<<10), maxEvent)
-	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data: ") // each event is one line of JSON
-		if !ok {
-			continue
-		}
-		var op managementv1.Operation
-		if err := json.Unmarshal([]byte(data), &op); err != nil {
-			return fmt.Errorf("cannot read event of operation %s: %w", id, err)
-		}
-		change(op)
-	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("cannot follow operation %s: %w", id, err)
-	}
-	return nil
+	return v, nil
 }
 
 func operationEnded(op managementv1.Operation) bool {
@@ -123,106 +73,160 @@ func operationError(op managementv1.Operation) error {
 		}
 		return withRemedy(err, op.Fault.Remediation)
 	case managementv1.OperationCanceled:
-		return fmt.Errorf("%s of %s was cancelled", op.Kind, op.InstanceName)
+		return &exitError{exitCanceled, fmt.Errorf("%s of %s was cancelled", op.Kind, op.InstanceName)}
 	case managementv1.OperationPending, managementv1.OperationRunning, managementv1.OperationSucceeded:
 	}
 	return nil
 }
 
+// defaultOperations is how many the list shows unless asked for more.
+const defaultOperations = 50
+
 func (a *app) opsCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "ops", GroupID: groupHost,
-		Short: "List the long requests, newest first",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			ctx, cancel := withDeadline(cmd.Context())
-			defer cancel()
-			resp, err := c.api.ListOperations(ctx, nil)
-			page, err := receive[managementv1.OperationList](c, resp, err)
-			if err != nil {
-				return err
-			}
-			return a.print(operationsResult(page))
-		},
-	}
-	cmd.AddCommand(a.opsShowCommand(), a.opsWatchCommand())
+	cmd := a.opsLsCommand("ops")
+	cmd.GroupID = groupHost
+	cmd.AddCommand(a.opsLsCommand("ls"), a.opsShowCommand(), a.opsCancelCommand(), a.opsWatchCommand())
 	return cmd
 }
 
-func operationsResult(list managementv1.OperationList) result {
-	names := make([]string, 0, len(list.Items))
-	for _, op := range list.Items {
-		names = append(names, op.Id)
+func (a *app) opsLsCommand(use string) *cobra.Command {
+	var (
+		instance, state, kind string
+		limit                 int
+	)
+	cmd := &cobra.Command{
+		Use: use, Short: "List the long requests, newest first", Args: cobra.NoArgs,
+		RunE: a.looking(func(ctx context.Context, c *connection, _ []string) (result, error) {
+			params := managementv1.ListOperationsParams{
+				Instance: given(instance), State: given(managementv1.OperationState(state)), Kind: given(kind),
+			}
+			if limit > 0 {
+				params.Limit = given(min(limit, maxPage))
+			}
+			all, err := everything("long requests", limit, func(cursor *string) ([]managementv1.Operation, string, error) {
+				params.Cursor = cursor
+				page, err := fetch[managementv1.OperationList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+					return c.api.ListOperations(ctx, &params)
+				})
+				return page.Items, page.NextCursor, err
+			})
+			return operationsResult(all), unknownInstance(err)
+		}),
 	}
+	cmd.Flags().StringVar(&instance, "instance", "", "only those of this machine, by name or id")
+	cmd.Flags().StringVar(&state, "state", "", "only those that are pending, running, succeeded, failed or canceled")
+	cmd.Flags().StringVar(&kind, "kind", "", "only those of this kind, such as instance.create")
+	cmd.Flags().IntVar(&limit, "limit", defaultOperations, "how many at most; 0 for all")
+	a.completeFlag(cmd, "instance", instanceNames)
+	a.completeFlag(cmd, "state", fixed("pending", "running", "succeeded", "failed", "canceled"))
+	return cmd
+}
+
+const maxPage = 1000
+
+// given is a pointer to a parameter, nil when it was not given.
+func given[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+func operationsResult(all []managementv1.Operation) result {
 	return result{
-		value: list, names: names,
+		value: managementv1.OperationList{Items: all},
+		names: namesOf(all, func(op managementv1.Operation) string { return op.Id }),
 		table: func(wide bool) [][]string {
 			head := []string{"ID", "KIND", "MACHINE", "STATE", "PHASE", "DONE", "AGE"}
 			if wide {
 				head = append(head, "CAUSE")
 			}
-			rows := [][]string{head}
-			for _, op := range list.Items {
+			table := [][]string{head}
+			for _, op := range all {
 				row := []string{op.Id, op.Kind, op.InstanceName, string(op.State), op.Phase,
 					strconv.Itoa(op.Percent) + "%", age(op.CreatedAt)}
 				if wide {
 					row = append(row, op.Fault.Cause)
 				}
-				rows = append(rows, row)
+				table = append(table, row)
 			}
-			return rows
+			return table
 		},
 	}
 }
 
 func (c *connection) operation(ctx context.Context, id string) (managementv1.Operation, error) {
-	ctx, cancel := withDeadline(ctx)
-	defer cancel()
-	resp, err := c.api.GetOperation(ctx, id, nil)
-	return receive[managementv1.Operation](c, resp, err)
+	op, err := fetch[managementv1.Operation](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.api.GetOperation(ctx, id, nil)
+	})
+	return op, unknown(err, "operation.not_found", "sandboxctl ops ls shows what there is")
 }
 
 func (a *app) opsShowCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "show ID", Short: "Show one long request", Args: cobra.ExactArgs(1),
+		Use: "show ID", Short: "Show one long request and its steps", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: a.completing(one(operationIDs)),
+		RunE: a.looking(func(ctx context.Context, c *connection, args []string) (result, error) {
+			op, err := c.operation(ctx, args[0])
+			return operationResult(op), err
+		}),
+	}
+}
+
+func operationResult(op managementv1.Operation) result {
+	r := result{value: op, names: []string{op.Id}, fields: [][2]string{
+		{"id", op.Id}, {"kind", op.Kind}, {"machine", op.InstanceName}, {"machine id", op.InstanceId},
+		{"state", string(op.State)}, {"phase", op.Phase}, {"done", strconv.Itoa(op.Percent) + "%"},
+		{"fault", op.Fault.Cause}, {"fault code", op.Fault.Code}, {"what to do", op.Fault.Remediation},
+		{"warnings", strings.Join(op.Warnings, "; ")},
+		{"created", moment(op.CreatedAt)}, {"ended", moment(op.EndedAt)},
+	}}
+	for _, s := range op.Steps {
+		text := s.Mark + ", " + s.At.Local().Format(time.TimeOnly)
+		if s.Cause != "" {
+			text += ": " + s.Cause
+		}
+		r.fields = append(r.fields, [2]string{"step " + s.Name, text})
+	}
+	return r
+}
+
+func (a *app) opsCancelCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "cancel ID", Short: "End a long request early and undo what it did", Args: cobra.ExactArgs(1),
+		Long: "End a long request early and undo what it did. It returns when all is undone.\n" +
+			"What has ended, and what cannot be undone such as a removal, is refused.",
+		ValidArgsFunction: a.completing(one(operationIDs)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
 				return err
 			}
-			op, err := c.operation(cmd.Context(), args[0])
+			op, err := fetch[managementv1.Operation](cmd.Context(), c, func(ctx context.Context) (*http.Response, error) {
+				return c.api.CancelOperation(ctx, args[0], nil)
+			})
 			if err != nil {
+				return unknown(err, "operation.not_found", "sandboxctl ops ls shows what there is")
+			}
+			if op, err = c.follow(cmd.Context(), op, nil); err != nil {
 				return err
 			}
-			return a.printOperation(op)
+			if err := a.print(operationResult(op)); err != nil {
+				return err
+			}
+			if op.State != managementv1.OperationCanceled {
+				return fmt.Errorf("it could not be cancelled any more: it has %s", op.State)
+			}
+			return nil
 		},
 	}
-}
-
-func (a *app) printOperation(op managementv1.Operation) error {
-	if a.format != formatTable && a.format != formatWide {
-		return a.print(result{value: op, names: []string{op.Id}})
-	}
-	ended := ""
-	if !op.EndedAt.IsZero() {
-		ended = op.EndedAt.Local().Format(time.RFC3339)
-	}
-	return printFields(a.stdout, [][2]string{
-		{"id", op.Id}, {"kind", op.Kind}, {"machine", op.InstanceName}, {"machine id", op.InstanceId},
-		{"state", string(op.State)}, {"phase", op.Phase}, {"done", strconv.Itoa(op.Percent) + "%"},
-		{"fault", op.Fault.Cause}, {"fault code", op.Fault.Code}, {"what to do", op.Fault.Remediation},
-		{"warnings", strings.Join(op.Warnings, "; ")},
-		{"created", op.CreatedAt.Local().Format(time.RFC3339)}, {"ended", ended},
-	})
 }
 
 func (a *app) opsWatchCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "watch ID", Short: "Follow one long request to its end", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: a.completing(one(operationIDs)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -238,7 +242,7 @@ func (a *app) opsWatchCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := a.printOperation(op); err != nil {
+			if err := a.print(operationResult(op)); err != nil {
 				return err
 			}
 			return operationError(op)

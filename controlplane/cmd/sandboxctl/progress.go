@@ -14,6 +14,7 @@ import (
 type progress struct {
 	w      io.Writer
 	bar    bool
+	quiet  bool // no lines; warnings are told all the same
 	drawn  bool
 	phase  string
 	warned int
@@ -36,7 +37,7 @@ func (p *progress) show(op managementv1.Operation) {
 		fmt.Fprintf(p.w, "\r\x1b[K[%s%s] %3d%% %s", strings.Repeat("#", done), strings.Repeat(" ", barWidth-done),
 			op.Percent, terminal.Line(op.Phase))
 		p.drawn = true
-	case op.Phase != p.phase && op.Phase != "":
+	case !p.quiet && op.Phase != p.phase && op.Phase != "":
 		fmt.Fprintf(p.w, "%s: %s (%d%%)\n", terminal.Line(op.InstanceName), terminal.Line(op.Phase), op.Percent)
 	}
 	p.phase = op.Phase

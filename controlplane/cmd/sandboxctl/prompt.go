@@ -15,49 +15,38 @@ import (
 )
 
 func (a *app) promptCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "prompt", GroupID: groupWork,
-		Short: "See and answer what running commands ask",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return cmd.Help()
-		},
-	}
-	cmd.AddCommand(a.promptLsCommand(), a.promptAnswerCommand())
-	return cmd
+	return group("prompt", groupWork, "See and answer what running commands ask", a.promptLsCommand(), a.promptAnswerCommand())
+}
+
+// askedPrompt is a prompt that waits for an answer.
+type askedPrompt struct {
+	Task  string `json:"task"`
+	Since string `json:"since"`
+	invoke.Prompt
 }
 
 func (a *app) promptLsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "ls NAME", Short: "List the prompts that wait for an answer", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			_, agent, err := a.machine(cmd.Context(), args[0])
+		ValidArgsFunction: a.completing(one(instanceNames)),
+		RunE: a.asking(func(ctx context.Context, m *machine, _ []string) (result, error) {
+			tasks, _, err := m.agent.Tasks(ctx)
 			if err != nil {
-				return err
+				return result{}, fmt.Errorf("cannot list tasks: %w", err)
 			}
-			ctx, cancel := withDeadline(cmd.Context())
-			defer cancel()
-			tasks, _, err := agent.Tasks(ctx)
-			if err != nil {
-				return fmt.Errorf("cannot list tasks: %w", err)
-			}
-			type waiting struct {
-				Task  string `json:"task"`
-				Since string `json:"since"`
-				invoke.Prompt
-			}
-			all := []waiting{}
-			names := []string{}
-			rows := [][]string{{"TASK", "SINCE", "UNTIL", "PROMPT"}}
+			all := []askedPrompt{}
 			for _, t := range tasks {
 				if p, ok := t.Prompt(); ok {
-					all = append(all, waiting{t.ID, t.Status.Timestamp, p})
-					names = append(names, t.ID)
-					rows = append(rows, []string{t.ID, t.Status.Timestamp, p.Deadline, p.Text})
+					all = append(all, askedPrompt{t.ID, t.Status.Timestamp, p})
 				}
 			}
-			return a.print(result{value: all, names: names, table: func(bool) [][]string { return rows }})
-		},
+			return result{
+				value: all, names: namesOf(all, func(p askedPrompt) string { return p.Task }),
+				table: rows([]string{"TASK", "SINCE", "UNTIL", "PROMPT"}, all, func(p askedPrompt) []string {
+					return []string{p.Task, p.Since, p.Deadline, p.Text}
+				}),
+			}, nil
+		}),
 	}
 }
 
@@ -67,39 +56,32 @@ func (a *app) promptAnswerCommand() *cobra.Command {
 		Use: "answer NAME TASK TEXT", Short: "Answer the prompt of a task with a line of text",
 		Long: "Answer the prompt of a task with a line of text. It returns once the command has\n" +
 			"been given the line; follow the task with: sandboxctl task watch NAME TASK.",
-		Args: cobra.ExactArgs(3),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			_, agent, err := a.machine(cmd.Context(), args[0])
+		Args:              cobra.ExactArgs(3),
+		ValidArgsFunction: a.completing(both(instanceNames, taskIDs)),
+		RunE: a.asking(func(ctx context.Context, m *machine, rest []string) (result, error) {
+			t, _, err := m.agent.Task(ctx, rest[0])
 			if err != nil {
-				return err
-			}
-			ctx, cancel := withDeadline(cmd.Context())
-			defer cancel()
-			t, _, err := agent.Task(ctx, args[1])
-			if err != nil {
-				return unknownTask(err, args[0])
+				return result{}, unknownTask(err, m.Name)
 			}
 			p, ok := t.Prompt()
 			if !ok {
-				return withRemedy(fmt.Errorf("task %s asks nothing now, it is %s", terminal.Line(t.ID), shortState(t.Status.State)),
-					"sandboxctl prompt ls "+args[0]+" shows what is asked")
+				err := fmt.Errorf("task %s asks nothing now, it is %s", terminal.Line(t.ID), shortState(t.Status.State))
+				return result{}, withRemedy(err, "sandboxctl prompt ls "+m.Name+" shows what is asked")
 			}
-			m, err := invoke.NewReply(t, first(id, p.ID), args[2])
+			reply, err := invoke.NewReply(t, first(id, p.ID), rest[1])
 			if err != nil {
-				return err
+				return result{}, err
 			}
-			t, raw, err := agent.Deliver(ctx, m)
+			t, raw, err := m.agent.Deliver(ctx, reply)
 			var refused *invoke.Error
 			switch {
 			case errors.As(err, &refused) && refused.Refused():
-				return &exitError{exitRefused, fmt.Errorf("refused: %w", err)}
+				return result{}, &exitError{exitRefused, fmt.Errorf("refused: %w", err)}
 			case err != nil:
-				return fmt.Errorf("cannot answer: %w", err)
-			case a.format != formatTable && a.format != formatWide:
-				return a.print(result{value: raw, names: []string{t.ID}})
+				return result{}, fmt.Errorf("cannot answer: %w", err)
 			}
-			return printFields(a.stdout, taskFields(t))
-		},
+			return taskResult(t, raw), nil
+		}),
 	}
 	cmd.Flags().StringVar(&id, "prompt", "", "answer only if the task asks this prompt")
 	return cmd

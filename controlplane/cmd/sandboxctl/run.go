@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/invoke"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/terminal"
 )
@@ -23,20 +23,6 @@ const (
 	adapterName   = "sandbox-agent-runner"
 	adapterScript = ".aiwg/ops/adapters/sandbox-agent-runner/runner.mjs"
 )
-
-// machine finds a machine and a client for its A2A address.
-func (a *app) machine(ctx context.Context, ref string) (managementv1.Instance, *invoke.Client, error) {
-	c, err := a.connect()
-	if err != nil {
-		return managementv1.Instance{}, nil, err
-	}
-	i, err := c.instance(ctx, ref)
-	if err != nil {
-		return managementv1.Instance{}, nil, err
-	}
-	agent, err := c.agent(i.A2aUrl)
-	return i, agent, err
-}
 
 type runOptions struct {
 	mode, request, workingDir, text string
@@ -55,7 +41,7 @@ func (a *app) runCommand() *cobra.Command {
 			"Interrupt once to cancel the task, twice to leave it.\n\n" +
 			"Exit status: 0 completed, 3 the command failed, 4 it could not be run to its end,\n" +
 			"5 cancelled, 6 refused because the request broke a rule.",
-		Args: cobra.ExactArgs(1),
+		Args: cobra.ExactArgs(1), ValidArgsFunction: a.completing(one(instanceNames)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.hasTimeout = cmd.Flags().Changed("timeout")
 			return a.run(cmd.Context(), args[0], o)
@@ -114,11 +100,11 @@ func (a *app) run(ctx context.Context, ref string, o runOptions) error {
 	if err != nil {
 		return err
 	}
-	i, agent, err := a.machine(ctx, ref)
+	at, err := a.machine(ctx, ref)
 	if err != nil {
 		return err
 	}
-	w := &work{app: a, agent: agent, machine: i.Name, quiet: o.quiet}
+	w := &work{app: a, agent: at.agent, machine: at.Name, quiet: o.quiet}
 	if o.input && a.hasTerminal() {
 		w.ask = a.readLine
 	}
@@ -130,17 +116,17 @@ func (a *app) sendCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "send NAME TEXT", GroupID: groupWork,
 		Short: "Send a text to a machine's agent and print what comes back",
-		Args:  cobra.ExactArgs(2),
+		Args:  cobra.ExactArgs(2), ValidArgsFunction: a.completing(one(instanceNames)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := textMessage(args[1])
 			if err != nil {
 				return err
 			}
-			i, agent, err := a.machine(cmd.Context(), args[0])
+			at, err := a.machine(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			w := &work{app: a, agent: agent, machine: i.Name, quiet: quiet}
+			w := &work{app: a, agent: at.agent, machine: at.Name, quiet: quiet}
 			return w.send(cmd.Context(), m)
 		},
 	}
@@ -154,7 +140,7 @@ type work struct {
 	agent   *invoke.Client
 	machine string
 	quiet   bool
-	open    bool // the terminal's last line has no end yet
+	open    io.Writer // where the last line has no end yet; nil: nowhere
 	// ask reads the answer to a prompt; nil: nobody is there to answer.
 	ask func(ctx context.Context, signalled <-chan struct{}) (string, error)
 }
@@ -222,7 +208,13 @@ func (w *work) output(name string, data []byte) error {
 	}
 	if isTerminal(out) {
 		data = []byte(terminal.Text(string(data)))
-		w.open = !bytes.HasSuffix(data, []byte("\n"))
+	}
+	switch {
+	case len(data) == 0:
+	case !bytes.HasSuffix(data, []byte("\n")):
+		w.open = out
+	case w.open == out:
+		w.open = nil
 	}
 	if _, err := out.Write(data); err != nil {
 		return fmt.Errorf("cannot write output: %w", err)
@@ -243,9 +235,7 @@ func (w *work) finish(ctx context.Context, res invoke.Result, err error) error {
 	case res.Message != nil:
 		return w.printMessage(res.Message)
 	}
-	if w.open {
-		fmt.Fprintln(w.stdout)
-	}
+	w.endLine()
 	task := res.Task
 	if w.format != formatTable && w.format != formatWide {
 		ctx, cancel := withDeadline(ctx)
@@ -269,6 +259,35 @@ func (w *work) finish(ctx context.Context, res invoke.Result, err error) error {
 		return &exitError{code: code}
 	}
 	return nil
+}
+
+// endLine ends a last line that the command left open, so that what is said
+// next stands in a line of its own. A file or a pipe of its own keeps exactly
+// what the command wrote.
+func (w *work) endLine() {
+	switch {
+	case w.open == nil:
+	case isTerminal(w.open), w.open == w.stderr:
+		fmt.Fprintln(w.open)
+	case !w.quiet && sameFile(w.stdout, w.stderr):
+		fmt.Fprintln(w.stderr)
+	}
+	w.open = nil
+}
+
+// sameFile reports whether both lead to one place, as after 2>&1.
+func sameFile(a, b io.Writer) bool {
+	x, ok := a.(*os.File)
+	y, also := b.(*os.File)
+	if !ok || !also {
+		return false
+	}
+	xi, err := x.Stat()
+	if err != nil {
+		return false
+	}
+	yi, err := y.Stat()
+	return err == nil && os.SameFile(xi, yi)
 }
 
 func (w *work) printMessage(m *invoke.Message) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,44 +15,30 @@ import (
 )
 
 func (a *app) taskCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "task", GroupID: groupWork,
-		Short: "Look at, follow and cancel a machine's tasks",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return cmd.Help()
-		},
-	}
-	cmd.AddCommand(a.taskLsCommand(), a.taskShowCommand(), a.taskCancelCommand(), a.taskWatchCommand())
-	return cmd
+	return group("task", groupWork, "Look at, follow and cancel a machine's tasks",
+		a.taskLsCommand(), a.taskShowCommand(), a.taskCancelCommand(), a.taskWatchCommand())
 }
 
 func (a *app) taskLsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "ls NAME", Short: "List a machine's tasks, newest first", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			_, agent, err := a.machine(cmd.Context(), args[0])
+		ValidArgsFunction: a.completing(one(instanceNames)),
+		RunE: a.asking(func(ctx context.Context, m *machine, _ []string) (result, error) {
+			tasks, raw, err := m.agent.Tasks(ctx)
 			if err != nil {
-				return err
+				return result{}, fmt.Errorf("cannot list tasks: %w", err)
 			}
-			ctx, cancel := withDeadline(cmd.Context())
-			defer cancel()
-			tasks, raw, err := agent.Tasks(ctx)
-			if err != nil {
-				return fmt.Errorf("cannot list tasks: %w", err)
-			}
-			names := make([]string, 0, len(tasks))
-			rows := [][]string{{"ID", "STATE", "SINCE", "END"}}
-			for _, t := range tasks {
-				names = append(names, t.ID)
-				end := ""
-				if invoke.Terminal(t.Status.State) {
-					end = describe(&t)
-				}
-				rows = append(rows, []string{t.ID, shortState(t.Status.State), t.Status.Timestamp, end})
-			}
-			return a.print(result{value: raw, names: names, table: func(bool) [][]string { return rows }})
-		},
+			return result{
+				value: raw, names: namesOf(tasks, func(t invoke.Task) string { return t.ID }),
+				table: rows([]string{"ID", "STATE", "SINCE", "END"}, tasks, func(t invoke.Task) []string {
+					end := ""
+					if invoke.Terminal(t.Status.State) {
+						end = describe(&t)
+					}
+					return []string{t.ID, shortState(t.Status.State), t.Status.Timestamp, end}
+				}),
+			}, nil
+		}),
 	}
 }
 
@@ -63,34 +50,35 @@ func (a *app) taskShowCommand() *cobra.Command {
 	var artifact string
 	cmd := &cobra.Command{
 		Use: "show NAME TASK", Short: "Show one task, or one of its artifacts", Args: cobra.ExactArgs(2),
+		ValidArgsFunction: a.completing(both(instanceNames, taskIDs)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, agent, err := a.machine(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			ctx, cancel := withDeadline(cmd.Context())
-			defer cancel()
-			t, raw, err := agent.Task(ctx, args[1])
-			if err != nil {
-				return unknownTask(err, args[0])
-			}
 			if artifact != "" {
-				return a.printArtifact(cmd.Context(), agent, t, artifact)
+				return a.printArtifact(cmd.Context(), args[0], args[1], artifact)
 			}
-			if a.format != formatTable && a.format != formatWide {
-				return a.print(result{value: raw, names: []string{t.ID}})
-			}
-			return printFields(a.stdout, taskFields(t))
+			return a.asking(func(ctx context.Context, m *machine, rest []string) (result, error) {
+				t, raw, err := m.agent.Task(ctx, rest[0])
+				return taskResult(t, raw), unknownTask(err, m.Name)
+			})(cmd, args)
 		},
 	}
 	cmd.Flags().StringVar(&artifact, "artifact", "", "print the content of this artifact, such as stdout, as it is")
 	return cmd
 }
 
+func taskResult(t *invoke.Task, raw json.RawMessage) result {
+	if t == nil {
+		return result{}
+	}
+	return result{value: raw, names: []string{t.ID}, fields: taskFields(t)}
+}
+
 func unknownTask(err error, machine string) error {
 	var answer *invoke.Error
 	if errors.As(err, &answer) && answer.Reason == "TASK_NOT_FOUND" {
 		return withRemedy(fmt.Errorf("cannot find task: %w", err), "sandboxctl task ls "+machine+" shows what there is")
+	}
+	if err == nil {
+		return nil
 	}
 	return fmt.Errorf("cannot fetch task: %w", err)
 }
@@ -118,14 +106,22 @@ func taskFields(t *invoke.Task) [][2]string {
 
 // printArtifact prints the whole of an artifact; the task itself may show only
 // the beginning of it.
-func (a *app) printArtifact(ctx context.Context, agent *invoke.Client, t *invoke.Task, name string) error {
+func (a *app) printArtifact(ctx context.Context, machine, task, name string) error {
+	m, err := a.machine(ctx, machine)
+	if err != nil {
+		return err
+	}
+	t, _, err := m.agent.Task(ctx, task)
+	if err != nil {
+		return unknownTask(err, m.Name)
+	}
 	var known []string
 	for _, art := range t.Artifacts {
 		known = append(known, first(art.Name, art.ArtifactID))
 		if art.Name != name && art.ArtifactID != name {
 			continue
 		}
-		content, err := agent.Artifact(ctx, t.ID, art.ArtifactID)
+		content, err := m.agent.Artifact(ctx, t.ID, art.ArtifactID)
 		if err != nil {
 			return fmt.Errorf("cannot fetch artifact: %w", err)
 		}
@@ -141,22 +137,11 @@ func (a *app) printArtifact(ctx context.Context, agent *invoke.Client, t *invoke
 func (a *app) taskCancelCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "cancel NAME TASK", Short: "End a task", Args: cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			_, agent, err := a.machine(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			ctx, cancel := withDeadline(cmd.Context())
-			defer cancel()
-			t, raw, err := agent.Cancel(ctx, args[1])
-			if err != nil {
-				return unknownTask(err, args[0])
-			}
-			if a.format != formatTable && a.format != formatWide {
-				return a.print(result{value: raw, names: []string{t.ID}})
-			}
-			return printFields(a.stdout, taskFields(t))
-		},
+		ValidArgsFunction: a.completing(both(instanceNames, taskIDs)),
+		RunE: a.asking(func(ctx context.Context, m *machine, rest []string) (result, error) {
+			t, raw, err := m.agent.Cancel(ctx, rest[0])
+			return taskResult(t, raw), unknownTask(err, m.Name)
+		}),
 	}
 }
 
@@ -164,12 +149,13 @@ func (a *app) taskWatchCommand() *cobra.Command {
 	var quiet bool
 	cmd := &cobra.Command{
 		Use: "watch NAME TASK", Short: "Print a task's output so far and follow it to its end", Args: cobra.ExactArgs(2),
+		ValidArgsFunction: a.completing(both(instanceNames, taskIDs)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			i, agent, err := a.machine(cmd.Context(), args[0])
+			m, err := a.machine(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			w := &work{app: a, agent: agent, machine: i.Name, quiet: quiet}
+			w := &work{app: a, agent: m.agent, machine: m.Name, quiet: quiet}
 			res, err := w.follower().Resume(cmd.Context(), args[1])
 			var answer *invoke.Error
 			if errors.As(err, &answer) {

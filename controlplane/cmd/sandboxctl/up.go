@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 
@@ -16,6 +17,7 @@ import (
 type upOptions struct {
 	name, workspace string
 	labels, env     []string
+	ttl             string
 	noWait          bool
 }
 
@@ -29,7 +31,7 @@ func (a *app) upCommand() *cobra.Command {
 			".yaml or .yml or holds a slash. Local files that it extends are sent along.",
 		Example: "  sandboxctl up agentic-dev --name demo --workspace ./project\n" +
 			"  sandboxctl up ./my-loadout.yaml --label team=blue --env MODE=test",
-		Args: cobra.ExactArgs(1),
+		Args: cobra.ExactArgs(1), ValidArgsFunction: a.completing(one(loadoutsAndFiles)),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.up(cmd.Context(), args[0], o) },
 	}
 	f := cmd.Flags()
@@ -38,6 +40,7 @@ func (a *app) upCommand() *cobra.Command {
 	f.StringArrayVarP(&o.labels, "label", "l", nil, "label, key=value (repeatable)")
 	f.StringArrayVarP(&o.env, "env", "e", nil,
 		"variable for commands in the machine, KEY=VALUE, or KEY to take it from here, as for secrets (repeatable)")
+	f.StringVar(&o.ttl, "ttl", "", "how long the machine lives, such as 4h (else as the loadout says; see sandboxctl renew)")
 	f.BoolVar(&o.noWait, "no-wait", false, "return as soon as the request has been recorded")
 	return cmd
 }
@@ -60,10 +63,6 @@ func (o *upOptions) check() error {
 	return nil
 }
 
-func usagef(next, format string, args ...any) error {
-	return &exitError{exitUsage, withRemedy(fmt.Errorf(format, args...), next)}
-}
-
 func (a *app) up(ctx context.Context, loadout string, o upOptions) error {
 	if err := o.check(); err != nil {
 		return err
@@ -79,23 +78,30 @@ func (a *app) up(ctx context.Context, loadout string, o upOptions) error {
 	if body.Env, err = assignments("env", o.env, os.LookupEnv); err != nil {
 		return err
 	}
+	if o.ttl != "" {
+		if body.Ttl, err = duration(o.ttl); err != nil {
+			return usagef("write it like 90s, 4h or 1h30m", "cannot use --ttl %q: %w", o.ttl, err)
+		}
+	}
 	c, err := a.connect()
 	if err != nil {
 		return err
 	}
-	op, err := c.create(ctx, body)
+	op, err := fetch[managementv1.Operation](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.api.CreateInstance(ctx, nil, body)
+	})
 	if err != nil {
-		return err
+		return upError(err)
 	}
 	if o.noWait {
-		return a.printOperation(op)
+		return a.print(operationResult(op))
 	}
 	p := newProgress(a.stderr)
 	op, err = c.follow(ctx, op, p.show)
 	p.end()
 	if errors.Is(err, context.Canceled) {
 		return withRemedy(fmt.Errorf("%s is still being made: %w", op.InstanceName, err),
-			fmt.Sprintf("watch it:  sandboxctl ops watch %s\nremove it: sandboxctl rm %s", op.Id, op.InstanceName))
+			fmt.Sprintf("watch it:  sandboxctl ops watch %s\ncancel it: sandboxctl ops cancel %s", op.Id, op.Id))
 	}
 	if err == nil {
 		err = operationError(op)
@@ -112,14 +118,18 @@ func (a *app) up(ctx context.Context, loadout string, o upOptions) error {
 			return err
 		}
 	}
-	return a.printUp(i)
+	return a.print(result{value: i, names: []string{i.Name}, fields: [][2]string{
+		{"name", i.Name}, {"id", i.Id}, {"A2A address", i.A2aUrl},
+	}})
 }
 
-func (c *connection) create(ctx context.Context, body managementv1.CreateInstance) (managementv1.Operation, error) {
-	ctx, cancel := withDeadline(ctx)
-	defer cancel()
-	resp, err := c.api.CreateInstance(ctx, nil, body)
-	return receive[managementv1.Operation](c, resp, err)
+// upError says what to do about a loadout that is not there or not valid.
+func upError(err error) error {
+	var problem *problemError
+	if errors.As(err, &problem) && problem.Code == "loadout.invalid" {
+		return &exitError{exitRefused, err}
+	}
+	return unknownLoadout(err)
 }
 
 func (a *app) copyWorkspace(ctx context.Context, c *connection, i managementv1.Instance, dir string) error {
@@ -127,18 +137,11 @@ func (a *app) copyWorkspace(ctx context.Context, c *connection, i managementv1.I
 		a.note("left out %s: %s", terminal.Line(name), why)
 	})
 	if err != nil {
-		return withRemedy(fmt.Errorf("%s runs, but its workspace could not be copied: %w", i.Name, err),
-			first(remedyOf(err), "remove it: sandboxctl rm "+i.Name))
+		return &exitError{exitFailed, withRemedy(fmt.Errorf("%s runs, but its workspace could not be copied: %w", i.Name, err),
+			first(remedyOf(err), "remove it: sandboxctl rm "+i.Name))}
 	}
 	a.note("copied %d entries (%s) to %s", written.Entries, size(written.Bytes), terminal.Line(i.Workspace))
 	return nil
-}
-
-func (a *app) printUp(i managementv1.Instance) error {
-	if a.format != formatTable && a.format != formatWide {
-		return a.print(result{value: i, names: []string{i.Name}})
-	}
-	return printFields(a.stdout, [][2]string{{"name", i.Name}, {"id", i.Id}, {"A2A address", i.A2aUrl}})
 }
 
 // assignments reads flags of the form key=value. A mere key is looked up, so

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/terminal"
+)
+
+type eventOptions struct {
+	instance string
+	types    []string
+	follow   bool
+	after    int64
+	tail     int
+}
+
+func (a *app) eventsCommand() *cobra.Command {
+	var o eventOptions
+	cmd := &cobra.Command{
+		Use: "events", GroupID: groupHost,
+		Short: "Show what happened, oldest first, and follow what happens",
+		Long: "Show what happened, oldest first. Events are numbered without gaps.\n\n" +
+			"With --follow they come as they happen, from now on or behind the one that\n" +
+			"--after names; when the connection breaks it goes on where it was. -o json\n" +
+			"prints one line for each event then.",
+		Example: "  sandboxctl events --instance dev --tail 20\n" +
+			"  sandboxctl events --follow --after 0 --type instance.phase --type instance.fault -o json",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			given := cmd.Flags().Changed
+			switch {
+			case o.after < 0:
+				return usagef("give the number of an event, or 0 for all that are kept", "cannot begin behind event %d", o.after)
+			case o.follow && given("tail"):
+				return usagef("begin behind an event with --after", "cannot use --tail with --follow")
+			case o.follow:
+				return a.followFleet(cmd.Context(), o, given("after"))
+			}
+			return a.looking(func(ctx context.Context, c *connection, _ []string) (result, error) {
+				all, err := c.listEvents(ctx, o)
+				return result{
+					value: managementv1.EventList{Items: all}, names: namesOf(all, eventName),
+					table: func(wide bool) [][]string {
+						table := [][]string{eventTitles(wide)}
+						for _, e := range all {
+							table = append(table, eventRow(e, wide))
+						}
+						return table
+					},
+				}, unknownInstance(err)
+			})(cmd, args)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.instance, "instance", "", "only those of this machine, by name or id; of one that is gone, by id")
+	f.StringArrayVar(&o.types, "type", nil, "only those of this `type`, such as instance.phase (repeatable)")
+	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what happens, until interrupted")
+	f.Int64Var(&o.after, "after", 0, "begin behind the event with this `number`")
+	f.IntVar(&o.tail, "tail", 0, "only the last ones, this many; 0 for all")
+	a.completeFlag(cmd, "instance", instanceNames)
+	a.completeFlag(cmd, "type", fixed(eventTypes()...))
+	return cmd
+}
+
+// eventTypes are those of the server, for completion only: it may have more.
+func eventTypes() []string {
+	return []string{
+		"instance.created", "instance.phase", "instance.deleted", "instance.fault", "instance.recovered",
+		"instance.renewed", "instance.labels", "operation.created", "operation.changed", "operation.ended", "fleet.orphan",
+	}
+}
+
+// listEvents fetches what is kept.
+func (c *connection) listEvents(ctx context.Context, o eventOptions) ([]managementv1.Event, error) {
+	params := managementv1.ListEventsParams{Type: o.types, Instance: given(o.instance), Limit: given(maxPage)}
+	all, err := everything("events", 0, func(cursor *string) ([]managementv1.Event, string, error) {
+		params.Cursor = cursor
+		page, err := fetch[managementv1.EventList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+			return c.api.ListEvents(ctx, &params)
+		})
+		return page.Items, page.NextCursor, err
+	})
+	for len(all) > 0 && all[0].Seq <= o.after {
+		all = all[1:]
+	}
+	if o.tail > 0 && len(all) > o.tail {
+		all = all[len(all)-o.tail:]
+	}
+	return all, err
+}
+
+func (a *app) followFleet(ctx context.Context, o eventOptions, from bool) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	var (
+		f    = flow{a: a}
+		wide = a.format == formatWide
+		last int64
+	)
+	q := eventQuery{instance: o.instance, types: o.types, broke: func(error) error {
+		if last == 0 && !from {
+			a.note("stream broke, going on from now")
+		} else {
+			a.note("stream broke, going on behind event %d", max(last, o.after))
+		}
+		return nil
+	}}
+	if from {
+		q.after = &o.after
+	}
+	// Room for the usual, so that columns seldom move.
+	room := []string{"00000", "2026-01-02T15:04:05+00:00", "operation.changed", "sandbox-name", "provisioning", "succeeded", ""}
+	if err := f.titles(eventTitles(wide), [][]string{room}); err != nil {
+		return err
+	}
+	err = c.followEvents(ctx, q, func(e managementv1.Event) error {
+		last = e.Seq
+		return f.print(e, eventName(e), eventRow(e, wide))
+	})
+	return unknown(unknownInstance(err), "events.gone", "begin with what is kept: sandboxctl events --follow --after 0")
+}
+
+func eventName(e managementv1.Event) string { return strconv.FormatInt(e.Seq, 10) }
+
+func eventTitles(wide bool) []string {
+	head := []string{"EVENT", "AT", "TYPE", "MACHINE", "STATE", "REASON", "MESSAGE"}
+	if wide {
+		head = append(head, "MACHINE ID", "REQUEST")
+	}
+	return head
+}
+
+func eventRow(e managementv1.Event, wide bool) []string {
+	row := []string{eventName(e), moment(e.At), e.Type, e.InstanceName, string(e.State), e.Reason, e.Message}
+	if wide {
+		row = append(row, e.InstanceId, e.OperationId)
+	}
+	return row
+}
+
+func (a *app) consoleCommand() *cobra.Command {
+	var (
+		follow bool
+		tail   int
+	)
+	cmd := &cobra.Command{
+		Use: "console NAME", GroupID: groupMachines,
+		Short: "Show a machine's console, and follow it",
+		Long: "Show the end of a machine's console, and with --follow also what comes, until the\n" +
+			"machine is removed or you interrupt. The guest writes it: it proves nothing.",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: a.completing(one(instanceNames)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if tail < 0 {
+				return usagef("give a number of lines, or 0 for none of what there is", "cannot show %d lines", tail)
+			}
+			return a.console(cmd.Context(), args[0], follow, tail)
+		},
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what the guest writes")
+	cmd.Flags().IntVar(&tail, "tail", 1000, "how many `lines` of what there is")
+	return cmd
+}
+
+func (a *app) console(ctx context.Context, ref string, follow bool, tail int) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	if !follow {
+		limited, cancel := withDeadline(ctx)
+		defer cancel()
+		ctx = limited
+	}
+	i, err := c.instance(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if !a.forPeople() {
+		return a.consoleDocument(ctx, c, i, follow, tail)
+	}
+	r := reopening{what: "the console of " + i.Name}
+	for {
+		n, err := a.copyConsole(ctx, c, i.Id, follow, tail)
+		if n > 0 {
+			r.progressed()
+			tail = 0 // a stream that breaks goes on with what comes
+		}
+		if !follow {
+			return err
+		}
+		if err == nil {
+			// It ends by itself when the machine is removed, or the server ends.
+			var problem *problemError
+			if _, gone := c.instance(ctx, i.Id); asProblem(gone, &problem) && problem.Code == codeNoInstance {
+				return nil
+			}
+		}
+		if err := r.after(ctx, err); err != nil {
+			return unknownInstance(err)
+		}
+	}
+}
+
+// consoleDocument prints the console for programs.
+func (a *app) consoleDocument(ctx context.Context, c *connection, i managementv1.Instance, follow bool, tail int) error {
+	if follow {
+		return usagef("leave out --output: what the guest writes has no other form", "cannot follow a console as %s", a.format)
+	}
+	text, err := c.consoleText(ctx, i.Id, tail)
+	if err != nil {
+		return err
+	}
+	return a.print(result{value: map[string]string{"name": i.Name, "id": i.Id, "console": text}, names: []string{i.Name}})
+}
+
+// copyConsole prints what comes; lines that are torn apart are none of ours.
+func (a *app) copyConsole(ctx context.Context, c *connection, id string, follow bool, tail int) (int64, error) {
+	var printed int64
+	err := c.readConsole(ctx, id, follow, tail, func(piece []byte) error {
+		text := string(piece)
+		if isTerminal(a.stdout) {
+			text = terminal.Text(text)
+		}
+		n, err := fmt.Fprint(a.stdout, text)
+		printed += int64(n)
+		if err != nil {
+			return fmt.Errorf("cannot print: %w", err)
+		}
+		return nil
+	})
+	return printed, err
+}
