@@ -2,7 +2,10 @@ package a2a
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -36,6 +39,30 @@ func (c *call) continued(ctx context.Context, before task.Record, req sendReques
 		return rec, c.explain(ctx, "read a task", err)
 	}
 	return rec, c.addPush(ctx, rec.ID, req.push, int64(before.LastSeq)) //nolint:gosec // a count
+}
+
+// followedUp returns the task that an earlier process continued with a message
+// and died before it could answer; empty if the task did not go on with it. The
+// history of a task has a message from the moment the task goes on with it.
+func (c *call) followedUp(ctx context.Context, fl *flight, raw json.RawMessage) string {
+	if fl == nil || !fl.earlier {
+		return ""
+	}
+	req, f := c.decodeSend(raw)
+	if f != nil || req.message.TaskID == "" {
+		return ""
+	}
+	rec, f := c.find(ctx, req.message.TaskID, task.View{History: -1, Inline: -1})
+	if f != nil {
+		return ""
+	}
+	taken := func(turn task.Message) bool {
+		return turn.Role == task.User && strings.EqualFold(turn.MessageID, req.message.MessageID)
+	}
+	if slices.IndexFunc(rec.History, taken) < 1 { // the first has made the task
+		return ""
+	}
+	return rec.ID
 }
 
 // nameMessage gives a message that has no id one.

@@ -21,6 +21,9 @@ func (c *call) madeBy(ctx context.Context, fl *flight, known idempotency.Reserva
 	if f == nil && id == "" {
 		id = c.delivered(ctx, fl, raw)
 	}
+	if f == nil && id == "" {
+		id = c.followedUp(ctx, fl, raw)
+	}
 	return id, f
 }
 

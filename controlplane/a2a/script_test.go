@@ -7,11 +7,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
 	"agentic-sandbox.aiwg.io/sandbox/api/extensions"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/a2a"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/idempotency"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/scripted"
@@ -20,9 +22,12 @@ import (
 )
 
 // newScripted is a rig whose machines take scripted messages.
-func newScripted(t *testing.T) *rig {
+func newScripted(t *testing.T, change ...func(*a2a.Config, *engine.Config)) *rig {
 	t.Helper()
 	return newRig(t, func(c *a2a.Config, e *engine.Config) {
+		for _, f := range change {
+			f(c, e)
+		}
 		all := instances{}
 		for id, a := range agents() {
 			a.Runners = append(slices.Clone(a.Runners), scripted.Name)
@@ -192,6 +197,41 @@ func TestDirectMessageOnce(t *testing.T) {
 			}
 			if ids = append(ids, m); m == nil || m != ids[0] || (replayed == "true") != (i > 0) {
 				t.Errorf("%s first, %s then: messages %q, replayed %q", first, how, ids, replayed)
+			}
+		}
+	}
+}
+
+// TestFollowUpAfterDeath finds what a process left that died with a message to
+// a waiting task in its hands: before the task went on with it, and after.
+func TestFollowUpAfterDeath(t *testing.T) {
+	r := newScripted(t, func(c *a2a.Config, e *engine.Config) { c.Reservations = e.Journal.(*sqlite.DB).Idempotency() })
+	once := with(map[string]string{"A2A-Extensions": extensions.Runtime + "," + extensions.Idempotency})
+	for _, taken := range []bool{false, true} {
+		asked := r.do(post, "/agents/"+idA+"/message:send",
+			`{"message":{"messageId":"tck-input-required","role":"ROLE_USER","parts":[{"text":"x"}]}}`, good)
+		id, _ := asked.path("task", "id").(string)
+		msg := map[bool]string{false: msgA, true: msgB}[taken]
+		body := `{"message":{"messageId":"` + msg + `","taskId":"` + id + `","role":"ROLE_USER","parts":[{"text":"x"}]}}`
+		_, hash, err := idempotency.Fingerprint([]byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = r.db.Idempotency().Reserve(t.Context(), idempotency.Key{Principal: "alice", Instance: idA, MessageID: msg},
+			idempotency.Reservation{Hash: hash, TaskID: "018fc0a2-7777-7aaa-8bbb-0000000000ff"}, time.Now(),
+			idempotency.Bounds{TTL: time.Hour, Entries: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if taken { // what the other process did
+			r.do(post, "/agents/"+idA+"/message:send", body, good)
+		}
+		for i := range 2 {
+			a := r.do(post, "/agents/"+idA+"/message:send", body, once)
+			history, _ := a.path("task", "history").([]any)
+			if a.path("task", "status", "state") != "TASK_STATE_COMPLETED" || len(history) != 3 ||
+				(a.header.Get(replayed) == "true") != (taken || i > 0) {
+				t.Errorf("taken %v, try %d: %d %s, replayed %q", taken, i, a.status, a.body, a.header.Get(replayed))
 			}
 		}
 	}
