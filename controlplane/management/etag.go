@@ -26,6 +26,16 @@ func etagOfPage(p fleet.Page, base string) string {
 	return `W/"` + base64.RawURLEncoding.EncodeToString(sum.Sum(nil)[:16]) + `"`
 }
 
+// maxTags bounds a header with ETags, in bytes.
+const maxTags = 512
+
+func checkTags(header string, tags *string) error {
+	if tags != nil && len(*tags) > maxTags {
+		return invalid{{Field: header, Code: "parameter.range", Message: "want at most 512 bytes"}}.or(codeInvalidParameter)
+	}
+	return nil
+}
+
 // unchanged answers 304 when the client has the state that tag names.
 func unchanged(w http.ResponseWriter, ifNoneMatch *string, tag string) bool {
 	w.Header().Set("ETag", tag)
@@ -54,6 +64,9 @@ func matchesETag(header, tag string) bool {
 func ifMatch(header *string, v fleet.View) (generation int64, err error) {
 	if header == nil {
 		return 0, nil
+	}
+	if err := checkTags("If-Match", header); err != nil {
+		return 0, err
 	}
 	for one := range strings.SplitSeq(*header, ",") {
 		switch strings.TrimSpace(one) {

@@ -260,7 +260,7 @@ func TestWaitForAnOperation(t *testing.T) {
 	next := sampleOperation()
 	next.Percent = 70
 	changes <- next
-	if op := get("300ms"); op.Percent != 70 || op.State != managementv1.OperationRunning {
+	if op := get("1s"); op.Percent != 70 || op.State != managementv1.OperationRunning {
 		t.Errorf("after the time: %+v", op)
 	}
 	changes <- next

@@ -55,6 +55,7 @@ func filterOf(r *http.Request, params managementv1.ListInstancesParams) (fleet.F
 			bad = append(bad, fleet.FieldError{Field: "label", Code: f.Code, Message: f.Error()})
 		}
 	}
+	bad = bad.and(checkTags("If-None-Match", params.IfNoneMatch))
 	after, err := cursor(cursorInstance, params.Cursor)
 	bad = bad.and(err)
 	filter.After = instance.ID(after)
@@ -165,6 +166,10 @@ func (e *invalid) checkLabels(labels map[string]string) {
 
 // GetInstance shows one instance, or nothing when the client has it already.
 func (a *api) GetInstance(w http.ResponseWriter, r *http.Request, ref string, params managementv1.GetInstanceParams) {
+	if err := checkTags("If-None-Match", params.IfNoneMatch); err != nil {
+		a.fail(w, r, err)
+		return
+	}
 	view, err := a.find(r, ref)
 	if err != nil {
 		a.fail(w, r, err)

@@ -194,7 +194,7 @@ func New(c Config) http.Handler {
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = http.HandlerFunc(a.noRoute)
 	router.MethodNotAllowedHandler = a.wrongMethod(router)
-	router.Use(a.note, a.authorize, a.carryOutOnce)
+	router.Use(refuseVerbs(router.MethodNotAllowedHandler), a.note, a.authorize, a.carryOutOnce)
 	routes := managementv1.HandlerWithOptions(a, managementv1.GorillaServerOptions{
 		BaseURL:          managementv1.BasePath,
 		BaseRouter:       router,

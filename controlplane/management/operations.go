@@ -3,8 +3,8 @@ package management
 import (
 	"context"
 	"net/http"
+	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
@@ -14,6 +14,11 @@ import (
 
 // maxWait bounds how long a client may wait for an operation in one request.
 const maxWait = 5 * time.Minute
+
+var (
+	waitRule = regexp.MustCompile(`^[0-9]{1,3}[sm]$`)
+	kindRule = regexp.MustCompile(`^[a-z]{1,32}\.[a-z_]{1,31}$`)
+)
 
 // operation returns an operation of the principal's tenant.
 func (a *api) operation(r *http.Request, id string) (fleet.Operation, error) {
@@ -72,7 +77,7 @@ func (a *api) operationFilter(r *http.Request, params managementv1.ListOperation
 	}
 	if params.Kind != nil {
 		filter.Kind = *params.Kind
-		if len(filter.Kind) > 64 || !strings.Contains(filter.Kind, ".") {
+		if !kindRule.MatchString(filter.Kind) {
 			bad = append(bad, fleet.FieldError{Field: "kind", Code: "parameter.form", Message: "want a kind such as instance.create"})
 		}
 	}
@@ -105,7 +110,8 @@ func (a *api) GetOperation(w http.ResponseWriter, r *http.Request, id string, pa
 	var wait time.Duration
 	if params.Wait != nil {
 		var err error
-		if wait, err = time.ParseDuration(clip(*params.Wait)); err != nil || wait < 0 || wait > maxWait {
+		wait, err = time.ParseDuration(clip(*params.Wait))
+		if err != nil || !waitRule.MatchString(*params.Wait) || wait > maxWait {
 			a.fail(w, r, invalid{{Field: "wait", Code: "parameter.range",
 				Message: "want a time of at most 5m, such as 30s"}}.or(codeInvalidParameter))
 			return

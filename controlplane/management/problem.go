@@ -177,8 +177,7 @@ func (a *api) wrongMethod(router *mux.Router) http.Handler {
 			try := r.Clone(r.Context())
 			try.Method = m
 			var match mux.RouteMatch
-			// A ref has no colon: "demo:stop" is a verb, not the name of a machine.
-			if router.Match(try, &match) && match.MatchErr == nil && !strings.Contains(match.Vars["ref"]+match.Vars["id"], ":") {
+			if router.Match(try, &match) && match.MatchErr == nil && !isVerb(match.Vars) {
 				allowed = append(allowed, m)
 			}
 		}
@@ -189,4 +188,22 @@ func (a *api) wrongMethod(router *mux.Router) http.Handler {
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
 		a.fail(w, r, callerFault(codeMethod, "use "+strings.Join(allowed, " or "), "method %q is not served here", r.Method))
 	})
+}
+
+// isVerb reports whether a path was taken for that of an item although it
+// names a verb: nothing has a colon in its name.
+func isVerb(vars map[string]string) bool { return strings.Contains(vars["ref"]+vars["id"], ":") }
+
+// refuseVerbs answers requests such as PATCH /instances/demo:stop, which the
+// router takes for a change of the instance "demo:stop".
+func refuseVerbs(otherwise http.Handler) mux.MiddlewareFunc {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if isVerb(mux.Vars(r)) {
+				otherwise.ServeHTTP(w, r)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
 }

@@ -123,6 +123,9 @@ func TestProblems(t *testing.T) {
 		{"no_route", "GET", "/nothing", "", "", nil, 404},
 		{"double_slash", "GET", "//instances", "", "", nil, 404},
 		{"method", "TRACE", "/instances", "", "", nil, 405},
+		{"method_of_verb", "PATCH", "/instances/demo:stop", "", "", nil, 405},
+		{"verb_is_no_name", "GET", "/instances/demo:explode", "", "", nil, 404},
+		{"if_match_too_long", "DELETE", "/instances/demo", "", "", nil, 400},
 		{"unknown_verb", "POST", "/instances/demo:explode", "", "", nil, 404},
 		{"no_loadout", "GET", "/loadouts/nope", "", "", nil, 404},
 		{"files_without_path", "PUT", "/instances/demo/files", "application/x-tar", "x", nil, 400},
@@ -141,6 +144,9 @@ func TestProblems(t *testing.T) {
 			h := admin(management.New(config(f, nil)))
 			r := httptest.NewRequest(c.method, managementv1.BasePath+c.path, strings.NewReader(c.body))
 			r.Header.Set("X-Request-Id", "request-1")
+			if c.name == "if_match_too_long" {
+				r.Header.Set("If-Match", strings.Repeat("x", 513))
+			}
 			if c.media != "" {
 				r.Header.Set("Content-Type", c.media)
 			}
