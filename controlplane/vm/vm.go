@@ -79,6 +79,14 @@ type Stopper interface {
 	Stop(ctx context.Context) error
 }
 
+// Console is implemented by instances whose console is a file of this host.
+type Console interface {
+	// ConsolePath is that file. It may be missing before the first start, is
+	// appended to, and is cut to nothing when it has grown too long. What is
+	// in it was written by the guest.
+	ConsolePath() string
+}
+
 // Capabilities is what a driver can do on this host, as data.
 type Capabilities struct {
 	// Driver is the runtime/v1 provider name, such as "libvirt".
@@ -165,7 +173,8 @@ type Exit struct {
 
 // Diagnosis is what a human needs when a machine misbehaves.
 type Diagnosis struct {
-	// State is the hypervisor's own word for the machine's state.
+	// State is the hypervisor's own word for the machine's state; "running"
+	// and "paused" mean just that.
 	State string
 	// Console is the end of the console, at most 64 KiB, made printable.
 	Console string

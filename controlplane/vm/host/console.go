@@ -74,6 +74,9 @@ func trimConsole(path string) error {
 	return errors.Join(err, f.Close())
 }
 
+// ConsolePath implements vm.Console.
+func (m *Machine) ConsolePath() string { return m.path("console.log") }
+
 // Diagnose reads files only and never waits for the machine.
 func (m *Machine) Diagnose(context.Context) vm.Diagnosis {
 	d := vm.Diagnosis{State: "created", Console: readConsole(m.path("console.log")), Facts: map[string]string{

@@ -83,6 +83,9 @@ func stateName(s lv.DomainState) string {
 	return fmt.Sprintf("state %d", s)
 }
 
+// ConsolePath implements vm.Console.
+func (m *machine) ConsolePath() string { return m.files.console() }
+
 // consoleTail returns the end of the console, across its last rotation.
 func (m *machine) consoleTail() []byte {
 	last := tail(m.files.console(), maxConsole)
