@@ -118,7 +118,7 @@ test: build images ## Run all tests with -race, real machines included
 
 # In the package's own directory go test shows what a passing test prints.
 .PHONY: conformance
-conformance: $(if $(AGAINST),setup,build images) ## Hold sandboxd to A2A and its extensions, show a table (AGAINST=URL TOKEN_FILE=file for a running one)
+conformance: $(if $(AGAINST),setup,build images) ## Hold sandboxd, or AGAINST=URL TOKEN_FILE=file, to A2A and its extensions
 	cd test/conformance && SANDBOX_CONFORMANCE_URL='$(AGAINST)' \
 		SANDBOX_CONFORMANCE_TOKEN_FILE='$(if $(TOKEN_FILE),$(abspath $(TOKEN_FILE)))' \
 		SANDBOX_CONFORMANCE_TOKEN_FILE_2='$(if $(TOKEN_FILE_2),$(abspath $(TOKEN_FILE_2)))' \
@@ -129,7 +129,7 @@ conformance: $(if $(AGAINST),setup,build images) ## Hold sandboxd to A2A and its
 interop: build images ## Drive a running sandboxd with the A2A SDKs for Go, JavaScript and Python
 	@deploy/setup/install.sh interop
 	test/interop/setup.sh $(BUILD)/interop
-	SANDBOX_INTEROP=$(BUILD)/interop $(GO) test -count=1 -v -timeout 15m ./test/interop $(INTEROPFLAGS)
+	SANDBOX_INTEROP=$(BUILD)/interop $(GO) test -race -count=1 -v -timeout 15m ./test/interop $(INTEROPFLAGS)
 
 .PHONY: lint
 lint: lint-setup lint-format lint-go lint-shell check-generated ## Check form: golangci-lint, gofmt, vet, shellcheck, generated code
