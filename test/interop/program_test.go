@@ -47,6 +47,7 @@ func javascript(t *testing.T, dir string) program {
 func (p program) run(ctx context.Context, s setup, report func(result), restart func() error) error {
 	cmd := exec.CommandContext(ctx, p.path, p.args...)
 	cmd.WaitDelay = 10 * time.Second
+	cmd.Env = append(os.Environ(), "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	in, err := cmd.StdinPipe()
