@@ -1,0 +1,297 @@
+// Package faults breaks a running control plane from outside, at every place
+// where it can break, and wants it whole again: it kills daemons, agents and
+// hypervisors, fills disks, and takes, locks and damages databases. After each
+// fault one checker compares what is said with what is (world.consistent).
+//
+// It knows the programs, the management API and what a user finds on the
+// disk, and imports nothing of theirs but where a clock has to jump.
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"agentic-sandbox.aiwg.io/sandbox/test/rig"
+)
+
+// patience bounds one wait: hosts of tests are busy, and machines emulated.
+const patience = 3 * time.Minute
+
+// world is one daemon, what it was asked for and what it must therefore hold.
+type world struct {
+	*testing.T
+	d       *rig.Daemon
+	loadout string
+	token   string
+	// bare is what lies in a state directory without instances.
+	bare []string
+	// held are the instances there must be, by name: a client was told so.
+	held map[string]string
+}
+
+// hostLoadout makes machines that are processes of this host.
+const hostLoadout = `apiVersion: loadout/v1
+kind: loadout
+metadata: {name: faults, description: A process of this host.}
+runtime_options: {kind: host, provider: host}
+image: minimal
+runners: [echo, adapter-command]
+workspace: {path: %q}
+env: {PATH: %q}
+`
+
+// adapterDir is where an adapter lies in a workspace.
+const adapterDir = ".aiwg/ops/adapters/sandbox-agent-runner"
+
+// newWorld starts a daemon that makes processes only: QEMU is out of its
+// sight, which makes a start quick.
+func newWorld(t *testing.T, opts rig.Options) *world {
+	t.Helper()
+	// Not below /tmp, which a loadout keeps its hands off.
+	dir, err := os.MkdirTemp("/var/tmp", "sandbox-faults-") //nolint:usetesting // that is below /tmp
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	work, bin := filepath.Join(dir, "workspace"), filepath.Join(dir, "bin")
+	for name, content := range map[string]string{
+		filepath.Join(bin, "node"):                      "#!/bin/sh\nexec /bin/sh \"$@\"\n", // nobody here needs another node
+		filepath.Join(work, adapterDir, "runner.mjs"):   slowScript,
+		filepath.Join(work, adapterDir, "request.json"): "{}\n",
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(content), 0o755)); err != nil { //nolint:gosec // programs
+			t.Fatal(err)
+		}
+	}
+	opts.Args = append([]string{"--enable-host-provider", "--accelerator", "tcg"}, opts.Args...)
+	opts.Env = append([]string{"PATH=" + filepath.Join(dir, "none")}, opts.Env...)
+	return start(t, opts, fmt.Sprintf(hostLoadout, work, bin+":/usr/bin:/bin"))
+}
+
+// start starts a daemon, and wants it to leave nothing in the end.
+func start(t *testing.T, opts rig.Options, loadout string) *world {
+	t.Helper()
+	d, err := rig.Start(t.Context(), opts)
+	if errors.Is(err, rig.ErrNotBuilt) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{T: t, d: d, loadout: loadout, held: map[string]string{}}
+	t.Cleanup(w.finish)
+	w.token, err = d.Token()
+	w.check(err)
+	w.bare = w.files()
+	return w
+}
+
+// finish removes what there is and wants nothing to be left.
+func (w *world) finish() {
+	if w.Failed() {
+		w.Logf("end of sandboxd's log:\n%s", tailOf(w.d.Log(), 8<<10))
+	} else {
+		for name := range w.held {
+			if _, err := w.d.Must(w.wake(), "rm", name); err != nil {
+				w.Error(err)
+			}
+		}
+	}
+	if err := w.d.Stop(); err != nil {
+		w.Error(err)
+	}
+	if !w.Failed() {
+		left, err := w.d.Leftovers()
+		w.want(err == nil && len(left) == 0, "left behind: %q, %v", left, err)
+	}
+	if err := w.d.Remove(); err != nil {
+		w.Error(err)
+	}
+}
+
+func tailOf(s string, n int) string { return s[max(0, len(s)-n):] }
+
+func (w *world) check(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) want(ok bool, format string, args ...any) {
+	w.Helper()
+	if !ok {
+		w.Errorf(format, args...)
+	}
+}
+
+// wake is a context of patience, also while the test is being cleaned up.
+func (w *world) wake() context.Context {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.Context()), patience)
+	w.Cleanup(cancel)
+	return ctx
+}
+
+// until waits for something that nobody announces.
+func (w *world) until(what string, so func() bool) {
+	w.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			w.Fatalf("waited %s for %s\n%s", patience, what, tailOf(w.d.Log(), 8<<10))
+		}
+	}
+}
+
+// launch starts the next daemon.
+func (w *world) launch() {
+	w.Helper()
+	w.check(w.d.Launch(w.wake()))
+}
+
+// create makes an instance and waits for it.
+func (w *world) create(name string) {
+	w.Helper()
+	w.succeed(w.ask(http.MethodPost, "/instances", w.order(name), name))
+}
+
+// order is the body of a create.
+func (w *world) order(name string) object {
+	return object{"name": name, "loadout": object{"name": "faults.yaml", "content": w.loadout}}
+}
+
+// act changes an instance and waits for the end of that.
+func (w *world) act(name, action string) operation {
+	w.Helper()
+	return w.ended(w.ask(http.MethodPost, "/instances/"+name+":"+action, nil, ""))
+}
+
+// remove deletes an instance and waits for the end of that.
+func (w *world) remove(name string) {
+	w.Helper()
+	w.succeed(w.ask(http.MethodDelete, "/instances/"+name, nil, ""))
+}
+
+// succeed waits for the end of an operation that must succeed, and keeps in
+// mind what it means.
+func (w *world) succeed(a answer) operation {
+	w.Helper()
+	op := w.ended(a)
+	if op.State != "succeeded" {
+		w.Fatalf("%s of %q ended %s: %s", op.Kind, op.Name, op.State, op.Fault)
+	}
+	w.note(op)
+	return op
+}
+
+// note keeps in mind what an operation that succeeded means.
+func (w *world) note(op operation) {
+	switch op.Kind {
+	case "instance.create":
+		w.held[op.Name] = op.Instance
+	case "instance.delete":
+		delete(w.held, op.Name)
+	}
+}
+
+// works brings an instance up by whatever its state needs and has it do work:
+// the next request after a fault.
+func (w *world) works(name string) {
+	w.Helper()
+	i, ok := w.find(name)
+	switch {
+	case !ok:
+		w.create(name)
+	case i.State == "paused":
+		w.want(w.act(name, "resume").State == "succeeded", "%q cannot be resumed", name)
+	case i.State != "running":
+		op := w.act(name, "start")
+		w.want(op.State == "succeeded", "%q is %s and cannot be started: %s", name, i.State, op.Fault)
+	}
+	i, _ = w.find(name)
+	text := "still there, " + name + "?"
+	got := w.echo(i.ID, text)
+	w.want(got == text, "%q answers %q", name, got)
+}
+
+// agents are the processes of ours: by the id of the instance in the path of
+// their configuration.
+func (w *world) agents() map[string][]int {
+	w.Helper()
+	root := filepath.Join(w.d.StateDir, "host", "machines") + "/"
+	all := map[string][]int{}
+	for pid, args := range processes(w.T) {
+		for _, arg := range args {
+			if rest, ok := strings.CutPrefix(arg, root); ok {
+				id, _, _ := strings.Cut(rest, "/")
+				all[id] = append(all[id], pid)
+			}
+		}
+	}
+	return all
+}
+
+// processes are the command lines of all that execute.
+func processes(t *testing.T) map[int][]string {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[int][]string{}
+	for _, e := range entries {
+		var pid int
+		if _, err := fmt.Sscan(e.Name(), &pid); err != nil {
+			continue
+		}
+		line, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err == nil && len(line) > 0 { // a zombie has none
+			all[pid] = strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
+		}
+	}
+	return all
+}
+
+// files lists the state directory, without what machines keep.
+func (w *world) files() []string {
+	w.Helper()
+	var all []string
+	w.check(filepath.WalkDir(w.d.StateDir, func(path string, e os.DirEntry, err error) error {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil // a file of the database comes and goes
+		}
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(w.d.StateDir, path)
+		if e.IsDir() && (filepath.Dir(rel) == "host/machines" || rel == "image-store") {
+			return filepath.SkipDir
+		}
+		all = append(all, rel)
+		return err
+	}))
+	slices.Sort(all)
+	return all
+}
+
+// slowScript counts, so slowly that much can happen in between.
+const slowScript = `i=1
+while [ $i -le 20 ]; do echo "tick $i"; i=$((i+1)); sleep 0.15; done
+`
