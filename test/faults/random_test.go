@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -189,9 +188,7 @@ func (k *walk) perform(action, name, key string) answer {
 	case "renew":
 		return k.ask(http.MethodPost, path+":renew", object{"ttl": "24h"}, key)
 	case "kill":
-		for _, pid := range k.agents()[k.held[name]] {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended by itself
-		}
+		k.killAny(k.held[name])
 		return answer{}
 	}
 	return k.ask(http.MethodPost, path+":"+action, nil, key)
