@@ -1,6 +1,7 @@
 package management
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -51,12 +52,47 @@ func decode(w http.ResponseWriter, r *http.Request, v any, media ...string) erro
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return callerFault(codeMalformed, "send one JSON object", "the body goes on after its first JSON value")
 	}
-	inner := json.NewDecoder(strings.NewReader(string(raw)))
+	if err := refuseNulls(raw, slices.Contains(media, mediaMergePatch)); err != nil {
+		return err
+	}
+	inner := json.NewDecoder(bytes.NewReader(raw))
 	inner.DisallowUnknownFields()
 	if err := inner.Decode(v); err != nil {
 		return malformed(err)
 	}
 	return nil
+}
+
+// refuseNulls finds members that are null: to the decoder they would be as if
+// they were not there. In a merge patch null removes what is in a map.
+func refuseNulls(raw json.RawMessage, patch bool) error {
+	var body map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &body); err != nil {
+		return malformed(err)
+	}
+	var bad invalid
+	for name, value := range body {
+		var inner map[string]json.RawMessage
+		null := func(field string, v json.RawMessage) {
+			if string(v) == "null" {
+				bad = append(bad, fleet.FieldError{Field: field, Code: "field.type", Message: "must not be null"})
+			}
+		}
+		null(name, value)
+		if json.Unmarshal(value, &inner) != nil || patch {
+			continue // no object, or one whose members may be null
+		}
+		for member, v := range inner {
+			null(name+"."+clip(member), v)
+			var innermost map[string]json.RawMessage
+			if json.Unmarshal(v, &innermost) == nil {
+				for last, v := range innermost {
+					null(name+"."+clip(member)+"."+clip(last), v)
+				}
+			}
+		}
+	}
+	return bad.sorted().or(codeMalformed)
 }
 
 func malformed(err error) error {

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"strings"
 	"time"
+
+	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
 )
 
 const (
@@ -83,10 +86,26 @@ func plain(next http.Handler) http.Handler {
 		path := strings.ToLower(r.URL.EscapedPath())
 		for _, hidden := range []string{"%2f", "%5c", "%00"} {
 			if strings.Contains(path, hidden) {
-				writeStatus(w, http.StatusBadRequest, "refused", "no path here has an escaped separator")
+				refusePath(w)
 				return
 			}
 		}
 		next.ServeHTTP(w, r)
+	})
+}
+
+// refusePath answers with a problem document, as every surface does.
+func refusePath(w http.ResponseWriter) {
+	const (
+		code  = "request.path"
+		cause = "no path here has an escaped separator"
+		hint  = "send ids and names as they are"
+	)
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusBadRequest)
+	_ = json.NewEncoder(w).Encode(managementv1.Problem{ // the client has gone: nobody to tell
+		Type: managementv1.ProblemType + code, Title: "Path is not valid", Status: http.StatusBadRequest, Code: code,
+		Blame: managementv1.BlameCaller, Cause: cause, Remediation: hint, Detail: cause + " (" + hint + ")",
 	})
 }
