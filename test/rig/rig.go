@@ -45,6 +45,9 @@ type Options struct {
 	StateDir string
 	// Bin is the directory of the programs; empty: that of BinEnv.
 	Bin string
+	// Images is the image store, used where it is; empty: that of ImagesEnv,
+	// or a copy of it that the hypervisor can reach.
+	Images string
 	// Args are added to "serve", Env to its environment.
 	Args []string
 	Env  []string
@@ -77,7 +80,9 @@ func Start(ctx context.Context, opts Options) (*Daemon, error) {
 			return nil, err
 		}
 	}
-	if images, err = Reachable(images, d.StateDir); err != nil {
+	if opts.Images != "" {
+		images = opts.Images
+	} else if images, err = Reachable(images, d.StateDir); err != nil {
 		return nil, err
 	}
 	d.opts.Args = append([]string{"--image-dir", images}, opts.Args...)
