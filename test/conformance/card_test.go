@@ -23,6 +23,7 @@ func cardCases() []kase {
 		once("CARD-SIGN-002", signaturesAreNotSigned),
 		once("CARD-SIGN-003", headerNamesKey),
 		rough(once("CARD-SIGN-004", revokedKeyIsGone, needKeys)),
+		once("CARD-ORIGIN-001", originIsTheAgent, needNarrow),
 		once("CARD-CACHE-001", cardMayBeKept),
 		once("CARD-CACHE-002", cardHasETag),
 		rough(once("CARD-STABLE-001", cardOutlivesServer, needKill)),
@@ -166,6 +167,27 @@ func revokedKeyIsGone(x *trial) {
 	x.want(len(x.verify(before, x.keySet())) == 0, "a card of the revoked key still verifies")
 	after := x.verify(x.card().raw, x.keySet())
 	x.want(len(after) > 0 && !slices.Contains(after, old[0]), "the new card is signed by %v, the old one by %v", after, old)
+}
+
+// originIsTheAgent asks for the agent at the root of its own origin.
+func originIsTheAgent(x *trial) {
+	at := *x.narrow
+	id := at.agent[strings.LastIndex(at.agent, "/")+1:]
+	host := id + "." + virtualDomain
+	at.agent = at.url // and the origin in the header Host
+	y := x.on(&at)
+	origin := headers("Host", host)
+	card := y.raw(http.MethodGet, cardPath, nil, origin)
+	for _, i := range list(card.body, "supportedInterfaces") {
+		y.want(strings.HasPrefix(text(i, "url"), "http://"+host), "an interface is %v", i)
+	}
+	y.want(len(y.verify(card.raw, y.keySet())) > 0, "the card does not verify: %s", card.raw)
+	sent := y.ok(opSend, y.message("by origin", nil), origin)
+	task := text(sent.task(), "id")
+	y.want(text(y.in(rpc10()).ok(opGet, object{"id": task}, origin).result, "id") == task, "JSON-RPC does not know the task")
+	y.want(text(x.on(x.narrow).ok(opGet, object{"id": task}).result, "id") == task, "by path the task is not known")
+	other := y.raw(http.MethodGet, cardPath, nil, headers("Host", "018fc0a2-7777-7aaa-bbbb-ccccddddeeee."+virtualDomain))
+	y.want(other.status == http.StatusNotFound, "the origin of nobody is %d", other.status)
 }
 
 var maxAgeForm = regexp.MustCompile(`(^|[ ,])max-age=[1-9][0-9]*`)

@@ -29,13 +29,17 @@ func TestHost(t *testing.T) {
 	at.narrow = serve(t, "host", []string{
 		"--enable-host-provider", "--push=false", "--a2a-extended-card", "--a2a-max-body", itoa(narrowBody),
 		"--a2a-max-streams", "2", "--max-tasks-per-instance", "3", "--a2a-blocking-wait", "500ms", "--max-task-output", "65536",
+		"--a2a-domain", virtualDomain,
 	}, hostMachine(t))
 	at.scripted = serve(t, "host", []string{"--enable-host-provider", "--conformance"}, hostMachine(t))
 	at.look(t)
 	conform(t, at, func(string) bool { return true })
 }
 
-const narrowBody = 64 << 10
+const (
+	narrowBody    = 64 << 10
+	virtualDomain = "agents.test"
+)
 
 // TestVM runs the cases of the extensions that speak of machines on a real one.
 func TestVM(t *testing.T) {

@@ -26,6 +26,7 @@ func pushRules() []Requirement {
 func cardRules() []Requirement {
 	return []Requirement{
 		{"CARD-DISC-001", Must, "8.1", "The card is at /.well-known/agent-card.json below the agent's address.", ""},
+		{"CARD-ORIGIN-001", May, "8.2", "The same surface is at the root of an origin of the agent's own, {instance_id}.<domain>.", ""},
 		{"CARD-PROTO-001", Must, "8.3", "Protocols and versions are declared, the preferred one first.", ""},
 		{"CARD-PROTO-002", Must, "8.3.1", "Each declared interface answers at its address.", ""},
 		{"CARD-STRUCT-001", Must, "4.4.1", "Required members are there, no list is empty or null (a2a-go#369), no member is unknown.", ""},

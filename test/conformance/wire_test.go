@@ -219,6 +219,7 @@ func (e exchange) raw(ctx context.Context, method, address string, body []byte) 
 	if body != nil {
 		req.Header.Set("Content-Type", typeJSON)
 	}
+	req.Host = e.header.Get("Host") // empty: that of the address
 	for name, values := range e.header {
 		req.Header[name] = values
 		if len(values) == 0 {
