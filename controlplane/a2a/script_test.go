@@ -150,6 +150,12 @@ func TestDirectMessage(t *testing.T) {
 				t.Fatalf("the stream has %d events", len(all))
 			}
 			check(all[0].name, all[0].body)
+			r.frames(r.open(post, d.path[1], d.body(1, "tck-message-response-1", ""), d.header), func(f frame) bool {
+				if f.id != "" {
+					t.Errorf("the message has the place %q in a log", f.id)
+				}
+				return true
+			})
 			if a := r.do(get, "/agents/"+idA+"/tasks", "", good); a.path("totalSize") != 0.0 {
 				t.Errorf("tasks were made: %s", a.body)
 			}

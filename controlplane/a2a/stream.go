@@ -169,7 +169,11 @@ func (c *call) serve(w http.ResponseWriter, r *http.Request, fd *feed, frame fun
 	h.Set("X-Accel-Buffering", "no") // proxies that gather answers would hold up events
 	h.Set("X-Content-Type-Options", "nosniff")
 	out := &sse{w: w, control: http.NewResponseController(w), stall: c.cfg.Limits.Stall, frame: frame}
-	if out.event(fd.after, first) != nil || fd.message != nil {
+	if fd.message != nil {
+		_ = out.put("", first) // it has no place in a log; a reader who has gone needs none
+		return nil
+	}
+	if out.event(fd.after, first) != nil {
 		return nil
 	}
 	if err := c.pump(r.Context(), fd, out); err != nil && r.Context().Err() == nil && !errors.Is(err, errReaderGone) {
@@ -265,19 +269,19 @@ type sse struct {
 	frame   func(any) any
 }
 
-// event writes an event, without an id if that is 0.
 func (s *sse) event(id uint64, v any) error {
+	return s.put("id: "+strconv.FormatUint(id, 10)+"\n", v)
+}
+
+// put writes an event behind the lines that are its head.
+func (s *sse) put(head string, v any) error {
 	body, err := json.Marshal(s.frame(v)) // has no newline
 	if err != nil {
 		return err
 	}
 	var b bytes.Buffer
-	b.Grow(len(body) + 40)
-	if id > 0 {
-		b.WriteString("id: ")
-		b.WriteString(strconv.FormatUint(id, 10))
-		b.WriteByte('\n')
-	}
+	b.Grow(len(head) + len(body) + 8)
+	b.WriteString(head)
 	b.WriteString("data: ")
 	b.Write(body)
 	b.WriteString("\n\n")
