@@ -142,25 +142,24 @@ func TestCrashOnPrompt(t *testing.T) {
 	taskID, before := c.ask("m1")
 
 	check(t, h.Kill())
-	// An agent that cannot speak keeps the next daemon from the run.
+	// A machine that does not move keeps the next daemon from the run.
 	agents := h.processes(t)
 	if len(agents) == 0 {
 		t.Fatal("the machine died with the daemon")
 	}
-	signal := func(s syscall.Signal) {
-		for _, pid := range agents {
-			check(t, syscall.Kill(pid, s))
-		}
+	for _, pid := range agents {
+		check(t, syscall.Kill(pid, syscall.SIGSTOP))
+		t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) }) // it may have ended
 	}
-	signal(syscall.SIGSTOP)
-	resume := sync.OnceFunc(func() { signal(syscall.SIGCONT) })
-	t.Cleanup(resume)
 	check(t, h.Launch(deadline(t)))
+	_, err := h.Must(deadline(t), "wait", "hosted", "--for", "paused")
+	check(t, err)
 	if id, asked := prompted(c.task(taskID)); id != before || asked != "Continue? [y/N]" {
 		t.Errorf("after the restart it asks %q under %s, want the same under %s", asked, id, before)
 	}
 	c.refused("a reply without a binding", c.send(answerTo(taskID, before, "early", "n", ""), header(extPrompt)), taskID)
-	resume()
+	_, err = h.Must(deadline(t), "resume", "hosted")
+	check(t, err)
 
 	k := c.until(taskID, func(k any) bool { id, _ := prompted(k); return id != "" && id != before })
 	now, asked := prompted(k)
