@@ -116,20 +116,26 @@ test: build images ## Run all tests with -race, real machines included
 	$(GO) vet ./...
 	$(GO) test -race -timeout 30m -p $(P) $(TESTFLAGS) ./...
 
-# In the package's own directory go test shows what a passing test prints.
+# Without a package named, go test shows what a passing test prints.
 .PHONY: conformance
 conformance: $(if $(AGAINST),setup,build images) ## Hold sandboxd, or AGAINST=URL TOKEN_FILE=file, to A2A and its extensions
 	cd test/conformance && SANDBOX_CONFORMANCE_URL='$(AGAINST)' \
 		SANDBOX_CONFORMANCE_TOKEN_FILE='$(if $(TOKEN_FILE),$(abspath $(TOKEN_FILE)))' \
 		SANDBOX_CONFORMANCE_TOKEN_FILE_2='$(if $(TOKEN_FILE_2),$(abspath $(TOKEN_FILE_2)))' \
 		SANDBOX_CONFORMANCE_REPORT='$(if $(AGAINST),$(BUILD)/conformance-against.json)' \
-		$(GO) test -count=1 -timeout 20m $(if $(AGAINST),-run TestAgainst) $(TESTFLAGS) .
+		$(GO) test -count=1 -timeout 20m $(if $(AGAINST),-run TestAgainst) $(TESTFLAGS)
 
 .PHONY: interop
 interop: build images ## Drive a running sandboxd with the A2A SDKs for Go, JavaScript and Python
 	@deploy/setup/install.sh interop
 	test/interop/setup.sh $(BUILD)/interop
 	SANDBOX_INTEROP=$(BUILD)/interop $(GO) test -race -count=1 -v -timeout 15m ./test/interop $(INTEROPFLAGS)
+
+.PHONY: api-test
+api-test: build images ## Hold the management API of a running sandboxd to its OpenAPI document (schemathesis)
+	@deploy/setup/install.sh api
+	test/api/setup.sh $(BUILD)/schemathesis
+	SANDBOX_SCHEMATHESIS=$(BUILD)/schemathesis/bin/schemathesis SANDBOX_SCHEMATHESIS_SEED='$(SEED)' $(GO) test -race -count=1 -v -timeout 15m ./test/api
 
 .PHONY: lint
 lint: lint-setup lint-format lint-go lint-shell check-generated ## Check form: golangci-lint, gofmt, vet, shellcheck, generated code
