@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/agentlink"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 )
@@ -26,8 +25,8 @@ func (s *Supervisor) stop(ctx context.Context, r *Request) (instance.Event, erro
 	case m == nil:
 		return instance.PoweredOff, nil
 	}
-	if link := s.currentLink(); link != nil && !r.Force {
-		s.orderly(ctx, r, m, link)
+	if !r.Force {
+		s.orderly(ctx, r, m)
 	}
 	s.dropLink()
 	r.did(ctx, "power-off", 70)
@@ -44,9 +43,12 @@ func (s *Supervisor) stop(ctx context.Context, r *Request) (instance.Event, erro
 	return instance.PoweredOff, nil
 }
 
+// reachLimit bounds the search for an agent that there is no link to.
+const reachLimit = 10 * time.Second
+
 // orderly asks the guest to power off and waits for it within the grace. What
 // goes wrong here does not matter: the power is cut afterwards.
-func (s *Supervisor) orderly(ctx context.Context, r *Request, m vm.Instance, link *agentlink.Link) {
+func (s *Supervisor) orderly(ctx context.Context, r *Request, m vm.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Limits.PowerOff)
 	defer cancel()
 	stop := make(chan struct{})
@@ -60,13 +62,40 @@ func (s *Supervisor) orderly(ctx context.Context, r *Request, m vm.Instance, lin
 		}
 	}()
 	defer func() { close(stop); <-hurried }()
-	if err := link.PowerOff(ctx); err != nil {
+	if err := s.askToPowerOff(ctx, m); err != nil {
 		s.log.InfoContext(ctx, "guest did not take the power-off", "error", err)
 		return
 	}
 	if _, err := m.Wait(ctx); err != nil {
 		s.log.InfoContext(ctx, "guest did not power off in time", "grace", s.cfg.Limits.PowerOff)
 	}
+}
+
+// askToPowerOff gives the guest the word. One that is paused must go on for
+// that: what it has not written yet would be lost.
+func (s *Supervisor) askToPowerOff(ctx context.Context, m vm.Instance) error {
+	switch m.Diagnose(ctx).State {
+	case statePaused:
+		if p, ok := m.(vm.Pauser); ok {
+			if err := p.Resume(ctx); err != nil {
+				return err
+			}
+		}
+	case stateRunning:
+	default:
+		return errors.New("the machine does not run")
+	}
+	link := s.currentLink()
+	if link == nil { // an earlier process had it
+		try, cancel := context.WithTimeout(ctx, min(reachLimit, s.cfg.Limits.PowerOff))
+		defer cancel()
+		var err error
+		if link, err = s.dial(try, m); err != nil {
+			return err
+		}
+		s.setLink(link)
+	}
+	return link.PowerOff(ctx)
 }
 
 func (s *Supervisor) pause(ctx context.Context, r *Request) (instance.Event, error) {
