@@ -93,6 +93,11 @@ func meanings() map[string]meaning {
 		"host.closing":         {http.StatusServiceUnavailable, "Server is shutting down"},
 		"host.disk_full":       {http.StatusInsufficientStorage, "Host has no space left"},
 
+		"store.full":      {http.StatusInsufficientStorage, "The disk of the state directory is full"},
+		"store.busy":      {http.StatusServiceUnavailable, "Another program holds the database"},
+		"store.read_only": {http.StatusServiceUnavailable, "The database cannot be written"},
+		"instance.busy":   {http.StatusServiceUnavailable, "Too many requests wait for the instance"},
+
 		"path.outside":          {http.StatusUnprocessableEntity, "Path is outside of the workspace"},
 		"agent.invalid_request": {http.StatusUnprocessableEntity, "The agent refused the request"},
 		"agent.busy":            {http.StatusServiceUnavailable, "The agent is at its limits"},

@@ -226,6 +226,9 @@ func explain(path string, err error) error {
 		return fault(path, "database.damaged",
 			"stop sandboxd, copy the file and its -wal and -shm away, then restore a backup or "+
 				"try: sqlite3 DATABASE .recover | sqlite3 NEW; nothing was changed", err)
+	case errors.As(err, &se) && (se.Code == sqlite3.ErrBusy || se.Code == sqlite3.ErrLocked || se.Code == sqlite3.ErrProtocol):
+		return fault(path, "database.busy",
+			"another program holds it: end that (`fuser DATABASE` names it), then start sandboxd again; nothing was changed", err)
 	case errors.Is(err, errNewer):
 		return fault(path, "database.newer",
 			"start the version that wrote it, or a later one; nothing was changed", err)

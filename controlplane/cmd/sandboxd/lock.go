@@ -71,8 +71,13 @@ func notWritable(dir string, err error) error {
 		Blame: instance.Caller, Code: "state_dir.not_writable",
 		Err: fmt.Errorf("cannot write state directory %q: %w", dir, err),
 	}
-	if errors.Is(err, fs.ErrPermission) {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
 		f.Hint = "choose one you can write with --state-dir, or run as root"
+	case errors.Is(err, unix.EROFS):
+		f.Hint = "make its file system writable, or choose another directory with --state-dir"
+	case errors.Is(err, unix.ENOSPC):
+		f.Hint = "free space on its disk"
 	}
 	return f
 }
