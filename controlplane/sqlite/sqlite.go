@@ -188,7 +188,7 @@ func (db *DB) Close() error {
 // write runs fn in the one transaction that may change the database now.
 func (db *DB) write(ctx context.Context, fn func(*sql.Tx) error) error {
 	if err := inTx(ctx, db.w, fn); err != nil {
-		return err
+		return storeFault(db.path, err)
 	}
 	db.wal.fold(ctx, db.w)
 	return nil
@@ -197,7 +197,7 @@ func (db *DB) write(ctx context.Context, fn func(*sql.Tx) error) error {
 // read runs fn on one consistent state of the database. fn must be short: a
 // long reader keeps the write-ahead log from being folded back.
 func (db *DB) read(ctx context.Context, fn func(*sql.Tx) error) error {
-	return inTx(ctx, db.r, fn)
+	return storeFault(db.path, inTx(ctx, db.r, fn))
 }
 
 func inTx(ctx context.Context, h *pool, fn func(*sql.Tx) error) error {

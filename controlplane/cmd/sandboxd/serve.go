@@ -68,7 +68,11 @@ func serve(ctx context.Context, c config, out io.Writer, log *slog.Logger) (err 
 	go func() { served <- server.Serve(l) }()
 
 	if err := d.announce(url); err != nil {
-		return errors.Join(err, server.Close())
+		if !errors.Is(err, syscall.ENOSPC) {
+			return errors.Join(err, server.Close())
+		}
+		// A removal makes room again, and needs a daemon.
+		log.ErrorContext(ctx, "cannot tell clients on this host where the daemon is", "url", url, "error", err)
 	}
 	if _, err := fmt.Fprintf(out, "sandboxd ready url=%s state_dir=%s pid=%d\n", url, c.StateDir, os.Getpid()); err != nil {
 		return errors.Join(err, server.Close())
