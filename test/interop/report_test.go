@@ -57,8 +57,8 @@ func expected(name, version string) (card, task []string) {
 // deviation is what a client does differently than the specification has it,
 // or cannot do. Its error is wanted: when it no longer comes, the line goes.
 type deviation struct {
-	clients, versions, bindings, cases string // regular expressions
-	err                                string // likewise
+	clients, versions, bindings, cases string // divided by |
+	err                                string // a regular expression
 	reason                             string
 }
 
@@ -66,20 +66,16 @@ var deviations = []deviation{
 	{"go", "0.3", "card", "card", `want HTTP\+JSON 0.3 among 1 interfaces`,
 		"the SDK passes over interfaces of a card of 0.3 that share the first one's address; it knows them from the card of 1.0"},
 	{"go|js|python", "0.3", "JSONRPC", "list", "(?i)not supported|tasks/list", "0.3 has no method to list tasks"},
-	{"js|python", "0.3", "HTTP.JSON", "list", "(?i)not supported|tasks/list", "the SDK lists no tasks on HTTP+JSON of 0.3"},
-	{"python", "0.3", "HTTP.JSON", "push-list", "NotImplementedError", "the SDK lists no webhooks on HTTP+JSON of 0.3"},
-	{"python", "0.3", "HTTP.JSON", "push-delete", "NotImplementedError", "the SDK deletes no webhooks on HTTP+JSON of 0.3"},
+	{"js|python", "0.3", "HTTP+JSON", "list", "(?i)not supported|tasks/list", "the SDK lists no tasks on HTTP+JSON of 0.3"},
+	{"python", "0.3", "HTTP+JSON", "push-list", "NotImplementedError", "the SDK lists no webhooks on HTTP+JSON of 0.3"},
+	{"python", "0.3", "HTTP+JSON", "push-delete", "NotImplementedError", "the SDK deletes no webhooks on HTTP+JSON of 0.3"},
 	{"js", "1.0", "card", "card-signature-parsed", "No valid signatures",
 		"the SDK loses securitySchemes when it puts a card it has parsed into canonical form; the card as served verifies"},
 }
 
 func (d deviation) covers(r result) bool {
-	for pattern, s := range map[string]string{d.clients: r.Client, d.versions: r.Version, d.bindings: r.Binding, d.cases: r.Case} {
-		if !regexp.MustCompile("^(" + pattern + ")$").MatchString(s) {
-			return false
-		}
-	}
-	return true
+	among := func(s, list string) bool { return slices.Contains(strings.Split(list, "|"), s) }
+	return among(r.Client, d.clients) && among(r.Version, d.versions) && among(r.Binding, d.bindings) && among(r.Case, d.cases)
 }
 
 // report gathers the results of all clients.
