@@ -68,6 +68,8 @@ type Fleet struct {
 	stop    context.CancelFunc
 	workers sync.WaitGroup
 
+	sound soundness
+
 	// tidying is held while machines and instances are compared.
 	tidying  sync.Mutex
 	suspects map[instance.ID]bool // seen once without an instance; nil: at the start

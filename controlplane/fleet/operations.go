@@ -32,6 +32,7 @@ type liveOperation struct {
 
 	op      Operation     // guarded by operations.mu, as the next
 	changed chan struct{} // closed and replaced with every change
+	unsaved *Event        // what could not be stored of the last change
 }
 
 // maxSteps bounds the journal kept with one operation.
@@ -142,13 +143,51 @@ func (o *operations) change(ctx context.Context, id string, f func(*Operation) E
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	l.op = op
+	l.op, l.unsaved = op, nil
+	if err != nil {
+		l.unsaved = &event
+	}
 	close(l.changed)
 	l.changed = make(chan struct{})
 	if op.State.Done() && err == nil {
 		delete(o.live, id) // the store has it; who watches has l
 	}
 	return err
+}
+
+// flush stores again what could not be stored when it changed.
+func (o *operations) flush(ctx context.Context) {
+	o.mu.Lock()
+	var late []*liveOperation
+	for _, l := range o.live {
+		if l.unsaved != nil {
+			late = append(late, l)
+		}
+	}
+	o.mu.Unlock()
+	for _, l := range late {
+		o.flushOne(ctx, l)
+	}
+}
+
+func (o *operations) flushOne(ctx context.Context, l *liveOperation) {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	o.mu.Lock()
+	op, event := l.op, l.unsaved
+	o.mu.Unlock()
+	if event == nil {
+		return
+	}
+	if err := o.events.apply(ctx, &Change{Operation: &op, Events: []Event{*event}}); err != nil {
+		return // told when it failed first
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	l.unsaved = nil
+	if op.State.Done() {
+		delete(o.live, op.ID)
+	}
 }
 
 // tracker follows one request for one operation.
@@ -188,13 +227,42 @@ func (t tracker) End(ctx context.Context, err error) {
 		default:
 			op.State, op.Fault = OperationFailed, f
 		}
-		e := operationEvent(*op, EventOperationEnded)
-		e.Reason = string(op.State)
-		if op.Fault != nil {
-			e.Message = op.Fault.Error()
-		}
-		return e
+		return endedEvent(*op)
 	})
+}
+
+func endedEvent(op Operation) Event {
+	e := operationEvent(op, EventOperationEnded)
+	e.Reason = string(op.State)
+	if op.Fault != nil {
+		e.Message = op.Fault.Error()
+	}
+	return e
+}
+
+// settle stores the ends that could not be stored when they came, such as
+// those of requests that met a full disk.
+func (o *operations) settle(ctx context.Context) {
+	o.mu.Lock()
+	var late []*liveOperation
+	for _, l := range o.live {
+		if l.op.State.Done() { // one that is stored is not here any more
+			late = append(late, l)
+		}
+	}
+	o.mu.Unlock()
+	for _, l := range late {
+		l.changing.Lock()
+		o.mu.Lock()
+		op, known := l.op, o.live[l.op.ID] == l
+		o.mu.Unlock()
+		if known && o.events.apply(ctx, &Change{Operation: &op, Events: []Event{endedEvent(op)}}) == nil {
+			o.mu.Lock()
+			delete(o.live, op.ID)
+			o.mu.Unlock()
+		}
+		l.changing.Unlock()
+	}
 }
 
 // Operation returns one operation.
@@ -215,6 +283,7 @@ func (f *Fleet) Operation(ctx context.Context, id string) (Operation, error) {
 // Operations returns one page of operations, newest first.
 func (f *Fleet) Operations(ctx context.Context, filter OperationFilter) (OperationPage, error) {
 	filter.Tenant = tenantOr(filter.Tenant)
+	f.ops.settle(ctx)
 	page, err := f.cfg.Store.Operations(ctx, filter)
 	if err != nil {
 		return OperationPage{}, fmt.Errorf("cannot list the operations: %w", err)

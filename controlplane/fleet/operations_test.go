@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
@@ -251,4 +252,49 @@ func TestFullDisk(t *testing.T) {
 	r.gone("big")
 	r.empty()
 	r.create("big")
+	if err := r.fleet.Ready(t.Context()); err != nil {
+		t.Errorf("it is not ready: %v", err)
+	}
+}
+
+// TestEndThatCouldNotBeStoredIsStoredLater: when there is room again.
+func TestEndThatCouldNotBeStoredIsStoredLater(t *testing.T) {
+	r := newRig(t)
+	f := &full{}
+	r.config = func(c *fleet.Config) {
+		f.Store = c.Store
+		c.Store, c.OrphanGrace = f, 400*time.Millisecond
+	}
+	r.open()
+	r.create("held")
+	hook, reached := hang()
+	r.fault.pause = func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+		return hook(ctx)
+	}
+	op, err := r.fleet.Act(t.Context(), "held", fleet.ActionPause, fleet.ActOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-reached
+	f.is.Store(true)
+	if op = r.end(op); op.State != fleet.OperationFailed {
+		t.Errorf("it ended %s", op.State)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	from := r.fleet.LastEvent()
+	f.is.Store(false)
+	events, err := r.fleet.Follow(ctx, from, fleet.EventFilter{Types: []string{fleet.EventOperationEnded}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := <-events; e.Operation != op.ID || e.Reason != string(fleet.OperationFailed) {
+		t.Errorf("the end is told as %+v", e)
+	}
+	page, err := r.fleet.Operations(t.Context(), fleet.OperationFilter{Kind: "instance.pause"})
+	if err != nil || len(page.Operations) != 1 || page.Operations[0].State != fleet.OperationFailed {
+		t.Errorf("stored: %+v, %v", page, err)
+	}
 }

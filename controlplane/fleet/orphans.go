@@ -79,7 +79,7 @@ func (f *Fleet) adopt(ctx context.Context, records []supervise.Record, seen surv
 				Blame: instance.Host, Code: "database.missing",
 				Hint: "restore sandbox.db from a backup into the state directory; if there is none and the machines may be given up, " +
 					"start sandboxd once with --accept-empty-database: they are then kept as orphans until they are removed by hand",
-				Err: fmt.Errorf("the database in %q is new, but there are %d machines: it was lost, or it is another's state directory",
+				Err: fmt.Errorf("the database in %q is new, but machines are there (%d): it was lost, or it belongs elsewhere",
 					f.cfg.StateDir, n),
 			}
 		}
@@ -219,6 +219,7 @@ func (f *Fleet) keep(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		f.ops.flush(ctx)
 		if err := f.sweep(ctx); err != nil && ctx.Err() == nil {
 			f.log.WarnContext(ctx, "cannot compare machines and instances", "error", err)
 		}

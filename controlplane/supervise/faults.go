@@ -64,14 +64,15 @@ func noAnswer(ctx context.Context, m vm.Instance, after time.Duration, last erro
 }
 
 // silentFault is that of a running machine whose agent does not answer.
-func silentFault(after time.Duration, console string, last error) error {
+func silentFault(r Record, after time.Duration, console string, last error) error {
 	err := fmt.Errorf("the machine runs, but its agent has not answered for %s", after)
 	if last != nil {
 		err = fmt.Errorf("%w: %v", err, last)
 	}
 	return &instance.Fault{
 		Blame: instance.Guest, Code: codeSilent, Console: console, Err: err,
-		Hint: "it may be busy or have hung: `sandboxctl logs` shows its console, `sandboxctl restart --force` starts it anew",
+		Hint: fmt.Sprintf("it may be busy or have hung: `sandboxctl logs %s` shows its console, "+
+			"`sandboxctl restart --force %s` starts it anew", r.Name, r.Name),
 	}
 }
 

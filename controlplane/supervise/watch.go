@@ -135,7 +135,7 @@ func (s *Supervisor) silence(ctx context.Context, m vm.Instance, last error) rep
 	ctx, cancel := context.WithTimeout(ctx, diagnoseTimeout)
 	defer cancel()
 	d := m.Diagnose(ctx)
-	return report{kind: linkSilent, state: d.State, err: silentFault(s.cfg.Limits.Silence, d.Console, last)}
+	return report{kind: linkSilent, state: d.State, err: silentFault(s.Record(), s.cfg.Limits.Silence, d.Console, last)}
 }
 
 // reported acts on what a watch says.
