@@ -293,12 +293,15 @@ func TestConsoleIsFollowed(t *testing.T) {
 	reader, writer := io.Pipe()
 	closed := make(chan struct{})
 	s := serve(t, &fakeFleet{ConsoleFn: func(_ context.Context, ref string, follow bool, tail int) (io.ReadCloser, error) {
-		if ref != sampleID || !follow || tail != 5 {
-			t.Errorf("console of %q, follow %v, tail %d", ref, follow, tail)
+		if !follow {
+			return io.NopCloser(strings.NewReader("a\nb\nlast 1\nlast 2\n")), nil
+		}
+		if ref != sampleID || tail != len("last 1\nlast 2\n") {
+			t.Errorf("console of %q, tail %d", ref, tail)
 		}
 		return closer{reader, closed}, nil
 	}})
-	res, stream := follow(t.Context(), t, s.URL+managementv1.BasePath+"/instances/demo/console?follow=true&tail=5")
+	res, stream := follow(t.Context(), t, s.URL+managementv1.BasePath+"/instances/demo/console?follow=true&tail=2")
 	if got := res.Header.Get("Content-Type"); got != "text/plain; charset=utf-8" {
 		t.Errorf("content type is %q", got)
 	}
@@ -327,7 +330,10 @@ func (c closer) Close() error { close(c.closed); return nil }
 // TestConsoleEndsWithItsClient leaves while nothing is written.
 func TestConsoleEndsWithItsClient(t *testing.T) {
 	closed := make(chan struct{})
-	s := serve(t, &fakeFleet{ConsoleFn: func(ctx context.Context, _ string, _ bool, _ int) (io.ReadCloser, error) {
+	s := serve(t, &fakeFleet{ConsoleFn: func(ctx context.Context, _ string, follow bool, _ int) (io.ReadCloser, error) {
+		if !follow {
+			return io.NopCloser(strings.NewReader("")), nil
+		}
 		reader, writer := io.Pipe()
 		context.AfterFunc(ctx, func() { writer.CloseWithError(ctx.Err()) })
 		return closer{reader, closed}, nil
@@ -336,6 +342,20 @@ func TestConsoleEndsWithItsClient(t *testing.T) {
 	follow(ctx, t, s.URL+managementv1.BasePath+"/instances/demo/console?follow=true")
 	leave()
 	<-closed
+}
+
+func TestConsoleTail(t *testing.T) {
+	s := serve(t, &fakeFleet{ConsoleFn: func(context.Context, string, bool, int) (io.ReadCloser, error) {
+		return io.NopCloser(strings.NewReader("one\ntwo\n\nfour")), nil
+	}})
+	for tail, want := range map[string]string{
+		"": "one\ntwo\n\nfour", "?tail=0": "", "?tail=1": "four", "?tail=2": "\nfour", "?tail=3": "two\n\nfour", "?tail=9": "one\ntwo\n\nfour",
+	} {
+		res, got := ask(t, http.MethodGet, s.URL+managementv1.BasePath+"/instances/demo/console"+tail, "")
+		if res.StatusCode != http.StatusOK || got != want {
+			t.Errorf("%s: status %d, %q, want %q", tail, res.StatusCode, got, want)
+		}
+	}
 }
 
 // FuzzCursor feeds every list with cursors of all kinds: they are taken or
