@@ -141,7 +141,7 @@ func parametersAreHeaders(x *trial) {
 	m := x.message("x", func(m object) { m["extensions"] = []any{extRuntime} })
 	m["metadata"] = object{"A2A-Extensions": extRuntime, "A2A-Version": "1.0"}
 	x.refused(x.call(opSend, m, headers("A2A-Extensions", "")), extensionRequired())
-	x.ok(opSend, x.message("x", nil), http.Header{"a2a-extensions": nil, "A2a-Extensions": {extRuntime}})
+	x.ok(opSend, x.message("x", nil), headers("a2a-extensions", extRuntime)) // names are in any case
 }
 
 // errorsHaveDetails is held by the wire client for every error; here are many.

@@ -192,7 +192,7 @@ func tasksCarryRuntime(x *trial) {
 	h := x.all(x.follow(opStream, x.message("hello", nil)))
 	x.want(len(h.events) > 0 && h.events[0].kind == "task", "the stream does not begin with a task: %+v", h.events)
 	x.runtimeOf(opStream, h.events[0].body, p)
-	id := text(x.start(x.in(rest10()).command("sleep 300", nil)), "id")
+	id := x.running()
 	x.runtimeOf(opGet, x.ok(opGet, object{"id": id}).task(), p)
 	first, err := x.follow(opSubscribe, object{"id": id}).next()
 	x.check(err)

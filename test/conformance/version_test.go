@@ -26,7 +26,6 @@ func namedVersionIsSpoken(x *trial) {
 	id := x.done()
 	x.ok(opGet, object{"id": id}) // checked against the form of the version
 	e := x.exchange(opGet, object{"id": id}, []http.Header{headers("A2A-Version", "")})
-	e.agent += "" // the version goes into the query instead
 	req, err := e.request(x.deadline())
 	x.check(err)
 	q := req.URL.Query()
