@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -62,6 +63,15 @@ func (a *app) interrupted() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.wasHit
+}
+
+// endless is how a command ends that goes on until it is interrupted: that is
+// its usual end, and nothing to complain of.
+func (a *app) endless(err error) error {
+	if a.interrupted() && errors.Is(err, context.Canceled) {
+		return &exitError{code: exitInterrupted}
+	}
+	return err
 }
 
 // isTerminal reports whether people read what is written to w.

@@ -21,7 +21,7 @@ func connected(t *testing.T, h http.HandlerFunc) *connection {
 	t.Cleanup(s.Close)
 	t.Setenv("SANDBOX_SERVER", s.URL)
 	t.Setenv("SANDBOX_TOKEN", "sbx_test")
-	c, err := (&app{}).connect()
+	c, err := (&app{stderr: io.Discard}).connect()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -125,7 +126,7 @@ func (a *app) followFleet(ctx context.Context, o eventOptions, from bool) error 
 		last = e.Seq
 		return f.print(e, eventName(e), eventRow(e, wide))
 	})
-	return unknown(unknownInstance(err), "events.gone", "begin with what is kept: sandboxctl events --follow --after 0")
+	return unknown(unknownInstance(a.endless(err)), "events.gone", "begin with what is kept: sandboxctl events --follow --after 0")
 }
 
 func eventName(e managementv1.Event) string { return strconv.FormatInt(e.Seq, 10) }
@@ -161,7 +162,7 @@ func (a *app) consoleCommand() *cobra.Command {
 			if tail < 0 {
 				return usagef("give a number of lines, or 0 for none of what there is", "cannot show %d lines", tail)
 			}
-			return a.console(cmd.Context(), args[0], follow, tail)
+			return a.endless(a.console(cmd.Context(), args[0], follow, tail))
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what the guest writes")
@@ -186,23 +187,27 @@ func (a *app) console(ctx context.Context, ref string, follow bool, tail int) er
 	if !a.forPeople() {
 		return a.consoleDocument(ctx, c, i, follow, tail)
 	}
+	if !follow {
+		_, err := a.copyConsole(ctx, c, i.Id, follow, tail)
+		return err
+	}
+	return a.followConsole(ctx, c, i, tail)
+}
+
+// followConsole goes on until the machine is no more.
+func (a *app) followConsole(ctx context.Context, c *connection, i managementv1.Instance, tail int) error {
 	r := reopening{what: "the console of " + i.Name}
 	for {
-		n, err := a.copyConsole(ctx, c, i.Id, follow, tail)
+		n, err := a.copyConsole(ctx, c, i.Id, true, tail)
 		if n > 0 {
 			r.progressed()
-			tail = 0 // a stream that breaks goes on with what comes
 		}
-		if !follow {
-			return err
+		var problem *problemError
+		now, gone := c.instance(ctx, i.Id)
+		if errors.As(gone, &problem) && problem.Code == codeNoInstance || now.State == managementv1.InstanceDeleting {
+			return nil
 		}
-		if err == nil {
-			// It ends by itself when the machine is removed, or the server ends.
-			var problem *problemError
-			if _, gone := c.instance(ctx, i.Id); asProblem(gone, &problem) && problem.Code == codeNoInstance {
-				return nil
-			}
-		}
+		tail = 0 // a stream that breaks goes on with what comes
 		if err := r.after(ctx, err); err != nil {
 			return unknownInstance(err)
 		}

@@ -89,6 +89,8 @@ func exitCodeOf(err error) int {
 		return exitOK
 	case errors.As(err, &exit):
 		return exit.code
+	case errors.As(err, &problem) && strings.HasSuffix(problem.Code, ".not_found"):
+		return exitNotFound
 	case errors.As(err, &problem):
 		return exitCodeOfStatus(problem.Status)
 	case errors.As(err, &answer):

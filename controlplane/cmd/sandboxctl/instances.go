@@ -142,7 +142,7 @@ func (a *app) watchInstances(ctx context.Context, state string, labels []string)
 		}
 		return nil
 	}
-	return c.followEvents(ctx, eventQuery{opened: list}, func(e managementv1.Event) error {
+	err = c.followEvents(ctx, eventQuery{opened: list}, func(e managementv1.Event) error {
 		_, known := shown[e.InstanceId]
 		if e.Type == "instance.deleted" && known {
 			delete(shown, e.InstanceId)
@@ -154,6 +154,7 @@ func (a *app) watchInstances(ctx context.Context, state string, labels []string)
 		}
 		return list()
 	})
+	return a.endless(err)
 }
 
 // instance fetches one instance by name or id.

@@ -93,8 +93,6 @@ func (c *connection) consoleText(ctx context.Context, id string, tail int) (stri
 	return b.String(), err
 }
 
-func asProblem(err error, p **problemError) bool { return errors.As(err, p) }
-
 func (a *app) cardCommand() *cobra.Command {
 	var verify bool
 	cmd := &cobra.Command{

@@ -10,8 +10,6 @@ import (
 	"text/tabwriter"
 	"unicode/utf8"
 
-	"gopkg.in/yaml.v3"
-
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/terminal"
 )
 
@@ -230,35 +228,4 @@ func printJSON(w io.Writer, v any) error {
 		return fmt.Errorf("cannot print: %w", err)
 	}
 	return nil
-}
-
-// printYAML prints the JSON form of v as YAML, members in the same order.
-func printYAML(w io.Writer, v any) error {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("cannot print: %w", err)
-	}
-	var doc yaml.Node // JSON is YAML; only its style differs
-	if err := yaml.Unmarshal(raw, &doc); err != nil {
-		return fmt.Errorf("cannot print: %w", err)
-	}
-	blockStyle(&doc)
-	enc := yaml.NewEncoder(w)
-	enc.SetIndent(2)
-	if err := enc.Encode(&doc); err != nil {
-		return fmt.Errorf("cannot print: %w", err)
-	}
-	if err := enc.Close(); err != nil {
-		return fmt.Errorf("cannot print: %w", err)
-	}
-	return nil
-}
-
-func blockStyle(n *yaml.Node) {
-	if n.Kind != yaml.ScalarNode || terminal.Text(n.Value) == n.Value {
-		n.Style = 0
-	} // else the quotes stay, and with them the escapes
-	for _, child := range n.Content {
-		blockStyle(child)
-	}
 }

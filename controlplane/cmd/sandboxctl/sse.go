@@ -68,17 +68,21 @@ func (c *connection) events(resp *http.Response, err error, opened func() error,
 	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(make([]byte, 0, 64<<10), maxEvent)
-	id := ""
+	id, data := "", ""
 	for lines.Scan() {
 		line := lines.Text()
 		if v, ok := strings.CutPrefix(line, "id: "); ok {
 			id = v
 		} else if v, ok := strings.CutPrefix(line, "data: "); ok {
-			if err := each(id, []byte(v)); err != nil {
-				return err
-			}
-			id = ""
+			data = v
 		}
+		if line != "" || data == "" {
+			continue // an event ends with an empty line, else it was torn off
+		}
+		if err := each(id, []byte(data)); err != nil {
+			return err
+		}
+		id, data = "", ""
 	}
 	return lines.Err()
 }
