@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
@@ -168,10 +169,27 @@ func errClosing() *fault {
 	}
 }
 
+// errStore is for a database that cannot be used now. A client may know that
+// much, and try again.
+func errStore(code string) *fault {
+	why := "its database cannot be used now"
+	if code == "store.full" {
+		why = "the disk of its host is full"
+	}
+	return &fault{
+		rpc: rpcInternal, http: http.StatusServiceUnavailable, rpcHTTP: http.StatusServiceUnavailable, status: "UNAVAILABLE",
+		reason: "STORE_UNAVAILABLE", domain: domainOwn, message: "the server cannot store anything: " + why, retryAfter: 5,
+	}
+}
+
 // internal logs what went wrong and tells the client only that it did.
 func (s *surface) internal(ctx context.Context, what string, err error) *fault {
 	if ctx.Err() == nil {
 		s.cfg.Log.ErrorContext(ctx, "cannot "+what, "error", err)
+	}
+	var f *instance.Fault
+	if errors.As(err, &f) && strings.HasPrefix(f.Code, "store.") {
+		return errStore(f.Code)
 	}
 	return &fault{
 		rpc: rpcInternal, http: http.StatusInternalServerError, status: "INTERNAL", reason: "INTERNAL", domain: domainOwn,
