@@ -9,6 +9,7 @@ import (
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/a2a"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/metrics"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/request"
 )
 
@@ -16,6 +17,23 @@ import (
 func (d *daemon) a2aSurface(next http.Handler) http.Handler {
 	p := a2aPaths{domain: d.cfg.Surface.Domain}
 	return request.Identify(d.metrics.InFlight(surfaceA2A, d.metrics.Measure(surfaceA2A, p.route, d.access(p, next))))
+}
+
+// unknown counts and logs the requests to the management surface that nobody
+// known has made: they end before it.
+func (d *daemon) unknown(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		rec := &statusRecorder{ResponseWriter: w}
+		next.ServeHTTP(rec, r)
+		if rec.status != http.StatusUnauthorized {
+			return
+		}
+		took := time.Since(start)
+		d.metrics.Observe(metrics.Request{Surface: surfaceManagement, Method: r.Method, Status: rec.status, Took: took})
+		d.log.InfoContext(r.Context(), "request without a known token",
+			"surface", surfaceManagement, "method", r.Method, "remote", r.RemoteAddr, "duration", took)
+	})
 }
 
 // access writes one line for each request: reads that went well at level

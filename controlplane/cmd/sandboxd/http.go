@@ -21,7 +21,7 @@ func (d *daemon) handler(url string) http.Handler {
 		Host: d.cfg.Conformance.host(d.fleet), Once: d.db.ManagementRequests(), Catalog: shipped{}, Log: d.log, BaseURL: url,
 		Observe: seen(d.metrics),
 	})
-	admins := request.Identify(d.metrics.InFlight(surfaceManagement, auth.Require(d.tokens, api)))
+	admins := request.Identify(d.metrics.InFlight(surfaceManagement, d.unknown(auth.Require(d.tokens, inTenant(api)))))
 	agents := d.a2aSurface(d.cfg.Conformance.require(d.tokens, d.cfg.Surface.Domain, d.agents(url)))
 	r := mux.NewRouter().SkipClean(true).UseEncodedPath()
 	d.cfg.Surface.virtualHosts(r, agents)

@@ -195,6 +195,25 @@ func TestA2ARequestsAreLogged(t *testing.T) {
 	}
 }
 
+// TestUnknownClientsAreCounted and logged, and others are not twice.
+func TestUnknownClientsAreCounted(t *testing.T) {
+	var out strings.Builder
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	d := &daemon{log: log, metrics: metrics.New("v", log)}
+	for _, status := range []int{401, 401, 200, 403} {
+		h := d.unknown(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/api/v1/instances", nil))
+	}
+	w := httptest.NewRecorder()
+	d.metrics.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if want := `sandbox_http_requests_total{code="4xx",method="GET",route="none",surface="management"} 2`; !strings.Contains(w.Body.String(), want) {
+		t.Errorf("lacks %s", want)
+	}
+	if n := strings.Count(out.String(), "request without a known token"); n != 2 {
+		t.Errorf("%d lines:\n%s", n, out.String())
+	}
+}
+
 // TestAnswerThatIsNotReadIsGivenUp: it would stay in memory for as long as its
 // reader likes.
 func TestAnswerThatIsNotReadIsGivenUp(t *testing.T) {
