@@ -49,7 +49,7 @@ func (f *Fleet) Act(ctx context.Context, ref string, a Action, o ActOptions) (Op
 			Err: fmt.Errorf("cannot %q an instance: want start, stop, restart, pause or resume", a),
 		}
 	}
-	s, err := f.find(ref)
+	s, err := f.find(ctx, ref)
 	if err != nil {
 		return Operation{}, err
 	}
@@ -60,7 +60,7 @@ func (f *Fleet) Act(ctx context.Context, ref string, a Action, o ActOptions) (Op
 // cut short and undone first. With a generation other than 0 it must be that
 // of the instance.
 func (f *Fleet) Delete(ctx context.Context, ref string, ifGeneration int64) (Operation, error) {
-	s, err := f.find(ref)
+	s, err := f.find(ctx, ref)
 	if err != nil {
 		return Operation{}, err
 	}
@@ -117,7 +117,7 @@ func (f *Fleet) Renew(ctx context.Context, ref string, ttl time.Duration) (View,
 			Blame: instance.Caller, Code: "instance.ttl", Err: fmt.Errorf("ttl %v: want 0 to %v", ttl, maxTTL),
 		}
 	}
-	s, err := f.find(ref)
+	s, err := f.find(ctx, ref)
 	if err != nil {
 		return View{}, err
 	}
@@ -145,7 +145,7 @@ func (f *Fleet) expiry(ttl time.Duration) time.Time {
 // SetLabels replaces the labels of an instance. With a generation other than 0
 // it must be that of the instance.
 func (f *Fleet) SetLabels(ctx context.Context, ref string, labels map[string]string, ifGeneration int64) (View, error) {
-	s, err := f.find(ref)
+	s, err := f.find(ctx, ref)
 	if err != nil {
 		return View{}, err
 	}

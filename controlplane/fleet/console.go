@@ -29,7 +29,7 @@ const (
 // is no more; across restarts of the machine too. tail bounds what comes first,
 // in bytes; 0 is all that is kept, at most 64 KiB. Close it.
 func (f *Fleet) Console(ctx context.Context, ref string, follow bool, tail int) (io.ReadCloser, error) {
-	s, err := f.find(ref)
+	s, err := f.find(ctx, ref)
 	if err != nil {
 		return nil, err
 	}

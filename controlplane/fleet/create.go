@@ -70,7 +70,7 @@ func (f *Fleet) Create(ctx context.Context, req CreateRequest) (Operation, error
 	}
 	now := f.cfg.Now()
 	return f.launch(ctx, supervise.Record{
-		ID: id, Tenant: tenantOr(req.Tenant), Name: name, Phase: instance.Provisioning, Reason: byRequest,
+		ID: id, Tenant: tenantOf(ctx, req.Tenant), Name: name, Phase: instance.Provisioning, Reason: byRequest,
 		Plan: pl, Provider: provider, Labels: labels, ExpiresAt: f.expiry(ttl),
 		CreatedAt: now, UpdatedAt: now, Generation: 1, Host: f.cfg.Host,
 	}, warningsOf(resolved))

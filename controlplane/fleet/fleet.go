@@ -188,43 +188,23 @@ func (f *Fleet) Close() {
 // StopAll stops every machine in order, all at once, and returns when they
 // have stopped or ctx ends.
 func (f *Fleet) StopAll(ctx context.Context) error {
-	page, err := f.List(ctx, Filter{})
-	if err != nil {
-		return err
+	f.mu.Lock()
+	all := make([]*supervise.Supervisor, 0, len(f.order))
+	for _, id := range f.order {
+		all = append(all, f.byID[id])
 	}
+	f.mu.Unlock()
 	var waits []string
-	for _, v := range page.Views {
-		op, err := f.Act(ctx, v.ID.String(), ActionStop, ActOptions{})
+	for _, s := range all {
+		op, err := f.request(ctx, s, kindStop, &supervise.Request{Event: instance.StopRequested})
 		if err != nil {
-			f.log.ErrorContext(ctx, "cannot stop an instance", "instance", v.ID.String(), "error", err)
+			f.log.ErrorContext(ctx, "cannot stop an instance", "instance", s.Record().ID.String(), "error", err)
 			continue
 		}
 		waits = append(waits, op.ID)
 	}
 	for _, id := range waits {
-		ch, err := f.Watch(ctx, id)
-		if err != nil {
-			return err
-		}
-		for range ch { // until it has ended
-		}
+		f.ops.await(ctx, id)
 	}
 	return ctx.Err()
-}
-
-// find returns the supervisor of an instance by id or name.
-func (f *Fleet) find(ref string) (*supervise.Supervisor, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if id, ok := f.byName[name{DefaultTenant, ref}]; ok {
-		return f.byID[id], nil
-	}
-	if s, ok := f.byID[instance.ID(ref)]; ok {
-		return s, nil
-	}
-	return nil, &instance.Fault{
-		Blame: instance.Caller, Code: "instance.not_found",
-		Hint: "`sandboxctl ls` lists the instances there are",
-		Err:  fmt.Errorf("cannot find instance %q", ref),
-	}
 }

@@ -27,7 +27,7 @@ const readyTimeout = 2 * time.Minute
 // Link returns the link to an instance's agent, waiting for a machine that is
 // just starting or was put to rest.
 func (f *Fleet) Link(ctx context.Context, id instance.ID) (*agentlink.Link, error) {
-	s, err := f.find(id.String())
+	s, err := f.findID(id)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (f *Fleet) Guest(ctx context.Context, id instance.ID) (*agentlink.Link, err
 	if err == nil {
 		return link, nil
 	}
-	s, findErr := f.find(id.String())
+	s, findErr := f.findID(id)
 	if findErr != nil {
 		return nil, fmt.Errorf("%w: %w", vm.ErrGone, err)
 	}
@@ -57,8 +57,8 @@ func (f *Fleet) Guest(ctx context.Context, id instance.ID) (*agentlink.Link, err
 }
 
 // Plan returns what was decided about an instance, and its name.
-func (f *Fleet) Plan(_ context.Context, id instance.ID) (plan.Plan, error) {
-	s, err := f.find(id.String())
+func (f *Fleet) Plan(ctx context.Context, id instance.ID) (plan.Plan, error) {
+	s, err := f.find(ctx, id.String())
 	if err != nil {
 		return plan.Plan{}, err
 	}
@@ -68,7 +68,7 @@ func (f *Fleet) Plan(_ context.Context, id instance.ID) (plan.Plan, error) {
 // PutArchive unpacks a tar stream into the guest, below a directory that must
 // lie in the workspace of the instance. An empty path means the workspace.
 func (f *Fleet) PutArchive(ctx context.Context, ref, dir string, tar io.Reader) (entries int, bytes int64, err error) {
-	s, err := f.find(ref)
+	s, err := f.find(ctx, ref)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -106,7 +106,7 @@ func within(root, dir string) bool {
 
 // Log returns the console and what the hypervisor says of an instance.
 func (f *Fleet) Log(ctx context.Context, ref string) (Log, error) {
-	s, err := f.find(ref)
+	s, err := f.find(ctx, ref)
 	if err != nil {
 		return Log{}, err
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 // Get returns one instance by id or name.
-func (f *Fleet) Get(_ context.Context, ref string) (View, error) {
-	s, err := f.find(ref)
+func (f *Fleet) Get(ctx context.Context, ref string) (View, error) {
+	s, err := f.find(ctx, ref)
 	if err != nil {
 		return View{}, err
 	}
@@ -19,8 +19,8 @@ func (f *Fleet) Get(_ context.Context, ref string) (View, error) {
 
 // List returns one page of the instances that match, ordered by id, which is
 // the order of creation.
-func (f *Fleet) List(_ context.Context, filter Filter) (Page, error) {
-	filter.Tenant = tenantOr(filter.Tenant)
+func (f *Fleet) List(ctx context.Context, filter Filter) (Page, error) {
+	filter.Tenant = tenantOf(ctx, filter.Tenant)
 	f.mu.Lock()
 	order := slices.Clone(f.order)
 	all := make([]*supervise.Supervisor, 0, len(order))

@@ -108,14 +108,31 @@ func (o *operations) find(id string) *liveOperation {
 }
 
 // get returns an operation that goes on, or has just ended.
-func (o *operations) get(id string) (Operation, <-chan struct{}, bool) {
+func (o *operations) get(id string) (Operation, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	l, ok := o.live[id]
 	if !ok {
-		return Operation{}, nil, false
+		return Operation{}, false
 	}
-	return l.op, l.changed, true
+	return l.op, true
+}
+
+// await waits for the end of an operation that goes on.
+func (o *operations) await(ctx context.Context, id string) {
+	for l := o.find(id); l != nil; {
+		o.mu.Lock()
+		done, changed := l.op.State.Done(), l.changed
+		o.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // change stores and announces a change, with what it means. An ended operation
@@ -227,50 +244,22 @@ func (t tracker) End(ctx context.Context, err error) {
 		default:
 			op.State, op.Fault = OperationFailed, f
 		}
-		return endedEvent(*op)
+		e := operationEvent(*op, EventOperationEnded)
+		e.Reason = string(op.State)
+		if op.Fault != nil {
+			e.Message = op.Fault.Error()
+		}
+		return e
 	})
-}
-
-func endedEvent(op Operation) Event {
-	e := operationEvent(op, EventOperationEnded)
-	e.Reason = string(op.State)
-	if op.Fault != nil {
-		e.Message = op.Fault.Error()
-	}
-	return e
-}
-
-// settle stores the ends that could not be stored when they came, such as
-// those of requests that met a full disk.
-func (o *operations) settle(ctx context.Context) {
-	o.mu.Lock()
-	var late []*liveOperation
-	for _, l := range o.live {
-		if l.op.State.Done() { // one that is stored is not here any more
-			late = append(late, l)
-		}
-	}
-	o.mu.Unlock()
-	for _, l := range late {
-		l.changing.Lock()
-		o.mu.Lock()
-		op, known := l.op, o.live[l.op.ID] == l
-		o.mu.Unlock()
-		if known && o.events.apply(ctx, &Change{Operation: &op, Events: []Event{endedEvent(op)}}) == nil {
-			o.mu.Lock()
-			delete(o.live, op.ID)
-			o.mu.Unlock()
-		}
-		l.changing.Unlock()
-	}
 }
 
 // Operation returns one operation.
 func (f *Fleet) Operation(ctx context.Context, id string) (Operation, error) {
-	if op, _, ok := f.ops.get(id); ok {
+	tenant := tenantOf(ctx, "")
+	if op, ok := f.ops.get(id); ok && op.Tenant == tenant {
 		return op, nil
 	}
-	op, err := f.cfg.Store.Operation(ctx, DefaultTenant, id)
+	op, err := f.cfg.Store.Operation(ctx, tenant, id)
 	if errors.Is(err, ErrNotFound) {
 		return Operation{}, noOperation(id)
 	}
@@ -282,8 +271,7 @@ func (f *Fleet) Operation(ctx context.Context, id string) (Operation, error) {
 
 // Operations returns one page of operations, newest first.
 func (f *Fleet) Operations(ctx context.Context, filter OperationFilter) (OperationPage, error) {
-	filter.Tenant = tenantOr(filter.Tenant)
-	f.ops.settle(ctx)
+	filter.Tenant = tenantOf(ctx, filter.Tenant)
 	page, err := f.cfg.Store.Operations(ctx, filter)
 	if err != nil {
 		return OperationPage{}, fmt.Errorf("cannot list the operations: %w", err)
@@ -295,13 +283,13 @@ func (f *Fleet) Operations(ctx context.Context, filter OperationFilter) (Operati
 // has ended or ctx does; then the channel is closed. A slow receiver misses
 // intermediate changes, never the last one.
 func (f *Fleet) Watch(ctx context.Context, id string) (<-chan Operation, error) {
-	live := f.ops.find(id)
+	live := f.ops.find(id) // before the look at the store, lest it ends between the two
 	out := make(chan Operation, 1)
+	op, err := f.Operation(ctx, id)
+	if err != nil {
+		return nil, err
+	}
 	if live == nil {
-		op, err := f.Operation(ctx, id)
-		if err != nil {
-			return nil, err
-		}
 		out <- op
 		close(out)
 		return out, nil

@@ -6,16 +6,6 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
-// DefaultTenant owns what nobody else owns.
-const DefaultTenant = "default"
-
-func tenantOr(t string) string {
-	if t == "" {
-		return DefaultTenant
-	}
-	return t
-}
-
 // OperationState is where a long request is.
 type OperationState string
 

@@ -7,7 +7,7 @@ import "agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 // was put to rest for being idle, if its loadout says so; who needs its agent
 // waits with Link.
 func (f *Fleet) Touch(id instance.ID) func() {
-	s, err := f.find(id.String())
+	s, err := f.findID(id)
 	if err != nil {
 		return func() {}
 	}

@@ -31,7 +31,7 @@ func agentsHandler(ctx context.Context, d *daemon, url string) http.Handler {
 	if d.push = newPush(ctx, d, cfg); d.push != nil {
 		cfg.Push = d.push
 	}
-	return d.inUse(a2a.New(cfg))
+	return inTenant(d.inUse(a2a.New(cfg)))
 }
 
 // agents describes the fleet's instances as A2A agents.

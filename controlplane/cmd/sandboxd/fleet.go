@@ -12,6 +12,7 @@ import (
 	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/a2a"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/agentlink"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
@@ -65,13 +66,23 @@ func (g usedGuest) FollowRun(ctx context.Context, runID string, o agentlink.Foll
 	return g.Guest.FollowRun(ctx, runID, o)
 }
 
+// inTenant has the fleet find only what belongs to the caller's tenant.
+func inTenant(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p, _ := auth.FromContext(r.Context())
+		next.ServeHTTP(w, r.WithContext(fleet.WithTenant(r.Context(), p.TenantOrDefault())))
+	})
+}
+
 // inUse keeps a machine in use while an A2A request to it lasts, and wakes it
 // if it rests. Reading is no use, but a stream is: who only looks at what a
 // task was must not keep a machine up.
 func (d *daemon) inUse(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if id, ok := d.usedBy(r); ok {
-			defer d.fleet.Touch(id)()
+			if _, err := d.fleet.Get(r.Context(), id.String()); err == nil { // the caller's tenant has it
+				defer d.fleet.Touch(id)()
+			}
 		}
 		next.ServeHTTP(w, r)
 	})
