@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -226,20 +228,43 @@ func (a *app) consoleDocument(ctx context.Context, c *connection, i managementv1
 	return a.print(result{value: map[string]string{"name": i.Name, "id": i.Id, "console": text}, names: []string{i.Name}})
 }
 
-// copyConsole prints what comes; lines that are torn apart are none of ours.
+// copyConsole prints what comes. A character that two pieces share is not torn.
 func (a *app) copyConsole(ctx context.Context, c *connection, id string, follow bool, tail int) (int64, error) {
-	var printed int64
+	var (
+		printed int64
+		torn    []byte
+	)
 	err := c.readConsole(ctx, id, follow, tail, func(piece []byte) error {
-		text := string(piece)
-		if isTerminal(a.stdout) {
-			text = terminal.Text(text)
-		}
-		n, err := fmt.Fprint(a.stdout, text)
+		text := string(append(torn, piece...))
+		whole := wholeRunes(text)
+		torn = []byte(text[whole:])
+		n, err := io.WriteString(a.stdout, a.shown(text[:whole]))
 		printed += int64(n)
 		if err != nil {
 			return fmt.Errorf("cannot print: %w", err)
 		}
 		return nil
 	})
+	if len(torn) > 0 {
+		fmt.Fprint(a.stdout, a.shown(string(torn)))
+	}
 	return printed, err
+}
+
+// shown is foreign text as it may be shown: a file wants it as it is.
+func (a *app) shown(text string) string {
+	if isTerminal(a.stdout) {
+		return terminal.Text(text)
+	}
+	return text
+}
+
+// wholeRunes is how much of a text can be shown before more of it comes.
+func wholeRunes(text string) int {
+	for i := max(0, len(text)-utf8.UTFMax+1); i < len(text); i++ {
+		if utf8.RuneStart(text[i]) && !utf8.FullRuneInString(text[i:]) {
+			return i
+		}
+	}
+	return len(text)
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/terminal"
 )
 
 func (a *app) logsCommand() *cobra.Command {
@@ -38,13 +37,9 @@ func (a *app) logsCommand() *cobra.Command {
 
 // logText puts what is most telling last, where the eye is.
 func (a *app) logText(log managementv1.InstanceLog) string {
-	text := terminal.Text
-	if !isTerminal(a.stdout) {
-		text = func(s string) string { return s } // a file wants it as it is
-	}
 	var b strings.Builder
 	for _, section := range [][2]string{{"hypervisor", log.Hypervisor}, {"console", log.Console}} {
-		fmt.Fprintf(&b, "\n--- %s ---\n%s\n", section[0], first(strings.TrimRight(text(section[1]), "\n"), "(nothing)"))
+		fmt.Fprintf(&b, "\n--- %s ---\n%s\n", section[0], first(strings.TrimRight(a.shown(section[1]), "\n"), "(nothing)"))
 	}
 	return b.String()
 }
