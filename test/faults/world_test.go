@@ -8,9 +8,11 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -29,12 +31,15 @@ const patience = 3 * time.Minute
 type world struct {
 	*testing.T
 	d       *rig.Daemon
+	opts    rig.Options
 	loadout string
 	token   string
 	// bare is what lies in a state directory without instances.
 	bare []string
 	// held are the instances there must be, by name: a client was told so.
 	held map[string]string
+	// full is set once the disk was full: a removal goes on unrecorded then.
+	full bool
 }
 
 // hostLoadout makes machines that are processes of this host.
@@ -47,6 +52,9 @@ runners: [echo, adapter-command]
 workspace: {path: %q}
 env: {PATH: %q}
 `
+
+// ticks is how far the adapter counts.
+const ticks = 20
 
 // adapterDir is where an adapter lies in a workspace.
 const adapterDir = ".aiwg/ops/adapters/sandbox-agent-runner"
@@ -76,8 +84,15 @@ func newWorld(t *testing.T, opts rig.Options) *world {
 		}
 	}
 	opts.Args = append([]string{"--enable-host-provider", "--accelerator", "tcg"}, opts.Args...)
+	opts.Images = imageStore()
 	opts.Env = append([]string{"PATH=" + filepath.Join(dir, "none")}, opts.Env...)
 	return start(t, opts, fmt.Sprintf(hostLoadout, work, bin+":/usr/bin:/bin"))
+}
+
+// imageStore is where the built images are. Nobody but the daemon reads them
+// here, so they need no copy that a hypervisor can reach.
+func imageStore() string {
+	return cmp.Or(os.Getenv(rig.ImagesEnv), filepath.Join("..", "..", ".build", "images"))
 }
 
 // start starts a daemon, and wants it to leave nothing in the end.
@@ -90,7 +105,7 @@ func start(t *testing.T, opts rig.Options, loadout string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, d: d, loadout: loadout, held: map[string]string{}}
+	w := &world{T: t, d: d, opts: opts, loadout: loadout, held: map[string]string{}}
 	t.Cleanup(w.finish)
 	w.token, err = d.Token()
 	w.check(err)
@@ -164,6 +179,42 @@ func (w *world) until(what string, so func() bool) {
 func (w *world) launch() {
 	w.Helper()
 	w.check(w.d.Launch(w.wake()))
+}
+
+// again starts the next daemon with more arguments than the first had.
+func (w *world) again(args ...string) {
+	w.Helper()
+	opts := w.opts
+	opts.StateDir, opts.Args = w.d.StateDir, append(slices.Clone(opts.Args), args...)
+	d, err := rig.Start(w.wake(), opts)
+	w.check(err)
+	w.d = d
+}
+
+// refused starts a daemon that must not start, and returns what it says. What
+// there is must not be touched by it.
+func (w *world) refused(parts ...string) {
+	w.Helper()
+	before, files := w.agents(), w.machineFiles()
+	err := w.d.Launch(w.wake())
+	if err == nil {
+		w.Fatalf("sandboxd started, want it to refuse and to say %q", parts)
+	}
+	for _, p := range parts {
+		w.want(strings.Contains(err.Error(), p), "the message lacks %q: %v", p, err)
+	}
+	w.want(maps.EqualFunc(before, w.agents(), slices.Equal), "the processes were %v and are %v", before, w.agents())
+	w.want(slices.Equal(files, w.machineFiles()), "the machines' files were %q and are %q", files, w.machineFiles())
+}
+
+// machineFiles lists what machines keep.
+func (w *world) machineFiles() (all []string) {
+	w.Helper()
+	w.check(filepath.WalkDir(filepath.Join(w.d.StateDir, "host", "machines"), func(path string, _ os.DirEntry, err error) error {
+		all = append(all, path)
+		return err
+	}))
+	return all
 }
 
 // create makes an instance and waits for it.
@@ -291,7 +342,7 @@ func (w *world) files() []string {
 	return all
 }
 
-// slowScript counts, so slowly that much can happen in between.
+// slowScript counts to ticks, so slowly that much can happen in between.
 const slowScript = `i=1
 while [ $i -le 20 ]; do echo "tick $i"; i=$((i+1)); sleep 0.15; done
 `
