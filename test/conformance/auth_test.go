@@ -12,7 +12,7 @@ func authCases() []kase {
 		every("AUTH-SCOPE-001", scopesAreAsked, needScopes),
 		every("AUTH-SCOPE-002", resultsAreTheCallers, needOther),
 		every("AUTH-SCOPE-003", strangersSeeNothing, needOther, needCommand),
-		both("PUSH-GET-002", strangersSeeNoHooks, needOther, needHooks),
+		both("PUSH-GET-002", strangersSeeNoHooks, needOther),
 	}
 }
 
@@ -91,7 +91,7 @@ func strangersSeeNothing(x *trial) {
 }
 
 func strangersSeeNoHooks(x *trial) {
-	p := hookParams(x.done(), x.hook().url)
+	p := hookParams(x.done(), x.address())
 	x.ok(opPushCreate, p)
 	y := x.as(x.other)
 	at := object{"taskId": p["taskId"], "id": p["id"]}

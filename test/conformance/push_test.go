@@ -9,18 +9,28 @@ func pushCases() []kase {
 	return []kase{
 		both("PUSH-CREATE-001", pushIsCreated, needHooks),
 		both("PUSH-CREATE-002", pushStays, needHooks, needCommand),
-		both("PUSH-GET-001", pushIsGiven, needHooks),
+		both("PUSH-GET-001", pushIsGiven),
 		every("PUSH-GET-002", unknownPushIsNotFound),
-		both("PUSH-LIST-001", pushIsListed, needHooks),
-		every("PUSH-DEL-001", pushIsDeleted, needHooks),
-		every("PUSH-DEL-002", deletingAgainIsTheSame, needHooks),
+		both("PUSH-LIST-001", pushIsListed),
+		every("PUSH-DEL-001", pushIsDeleted),
+		every("PUSH-DEL-002", deletingAgainIsTheSame),
 		both("PUSH-DELIVER-001", deliveryAuthenticates, needHooks, needCommand),
 		both("PUSH-DELIVER-002", deliveryIsTriedAgain, needHooks, needCommand),
 		both("PUSH-DELIVER-003", deliveryIsStreamResponse, needHooks, needCommand),
-		every("PUSH-SECRET-001", secretsAreNotTold, needHooks),
+		every("PUSH-SECRET-001", secretsAreNotTold),
 		every("PUSH-SSRF-001", privateAddressesAreRefused),
 		once("PUSH-SSRF-002", redirectsAreNotFollowed, needHooks, needCommand),
 	}
+}
+
+// address is one that a webhook may have. Of a server elsewhere nothing is to
+// come: a task that has ended has nothing to tell.
+func (x *trial) address() string {
+	x.Helper()
+	if x.missing[needHooks] != "" {
+		return "https://example.com/conformance"
+	}
+	return x.hook().url
 }
 
 func hookParams(task, url string) object {
@@ -59,7 +69,7 @@ func pushStays(x *trial) {
 }
 
 func pushIsGiven(x *trial) {
-	p := hookParams(x.done(), x.hook().url)
+	p := hookParams(x.done(), x.address())
 	p["authentication"] = object{"scheme": "Bearer", "credentials": "x"}
 	x.ok(opPushCreate, p)
 	c := x.ok(opPushGet, object{"taskId": p["taskId"], "id": p["id"]})
@@ -72,12 +82,12 @@ func unknownPushIsNotFound(x *trial) {
 }
 
 func pushIsListed(x *trial) {
-	id, h := x.done(), x.hook()
+	id, address := x.done(), x.address()
 	empty := x.ok(opPushList, object{"taskId": id})
 	x.want(len(list(empty.result, "configs")) == 0 && empty.get("nextPageToken") == "", "the empty list is %.300s", empty.raw)
 	want := map[string]bool{}
 	for range 3 {
-		p := hookParams(id, h.url)
+		p := hookParams(id, address)
 		x.ok(opPushCreate, p)
 		want[text(p, "id")] = true
 	}
@@ -99,7 +109,7 @@ func pushIsListed(x *trial) {
 }
 
 func pushIsDeleted(x *trial) {
-	p := hookParams(x.done(), x.hook().url)
+	p := hookParams(x.done(), x.address())
 	x.ok(opPushCreate, p)
 	x.deletePush(p)
 	x.refused(x.call(opPushGet, object{"taskId": p["taskId"], "id": p["id"]}), taskNotFound())
@@ -116,7 +126,7 @@ func (x *trial) deletePush(p object) *reply {
 }
 
 func deletingAgainIsTheSame(x *trial) {
-	p := hookParams(x.done(), x.hook().url)
+	p := hookParams(x.done(), x.address())
 	x.ok(opPushCreate, p)
 	one, two := x.deletePush(p), x.deletePush(p)
 	x.want(string(one.raw) == string(two.raw), "deleting answers %s, then %s", one.raw, two.raw)
@@ -191,7 +201,7 @@ func deliveryIsStreamResponse(x *trial) {
 }
 
 func secretsAreNotTold(x *trial) {
-	p := hookParams(x.done(), x.hook().url)
+	p := hookParams(x.done(), x.address())
 	p["token"] = "very-secret-token"
 	auth := object{"scheme": "Bearer", "credentials": "very-secret-credentials"}
 	if x.form.version == "0.3" {
