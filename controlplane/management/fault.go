@@ -90,6 +90,7 @@ func meanings() map[string]meaning {
 		"provider.capability": {http.StatusUnprocessableEntity, "Provider lacks a capability"},
 
 		"provider.unavailable": {http.StatusServiceUnavailable, "Provider is not available"},
+		"fleet.starting":       {http.StatusServiceUnavailable, "Server is starting"},
 		"host.closing":         {http.StatusServiceUnavailable, "Server is shutting down"},
 		"host.disk_full":       {http.StatusInsufficientStorage, "Host has no space left"},
 
