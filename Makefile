@@ -34,6 +34,8 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 P         ?= 2
 TESTFLAGS ?=
 FUZZTIME  ?= 1m
+FAULTS_STEPS      ?= 1500
+FAULTS_REAL_STEPS ?= 30
 
 # Where tests find what was built. They skip, and say so, without.
 export SANDBOX_BIN           := $(BIN)
@@ -136,6 +138,12 @@ api-test: build images ## Hold the management API of a running sandboxd to its O
 	@deploy/setup/install.sh api
 	test/api/setup.sh $(BUILD)/schemathesis
 	SANDBOX_SCHEMATHESIS=$(BUILD)/schemathesis/bin/schemathesis SANDBOX_SCHEMATHESIS_SEED='$(SEED)' $(GO) test -race -count=1 -v -timeout 15m ./test/api
+
+# What is repeated says so: FAULTS_SEED is told by every run.
+.PHONY: faults
+faults: build images ## Break a running control plane in every way, then at random for FAULTS_STEPS (FAULTS_SEED repeats a run)
+	FAULTS_STEPS=$(FAULTS_STEPS) FAULTS_REAL_STEPS=$(FAULTS_REAL_STEPS) \
+		$(GO) test -race -count=1 -v -timeout 60m ./test/faults $(TESTFLAGS)
 
 .PHONY: lint
 lint: lint-setup lint-format lint-go lint-shell check-generated ## Check form: golangci-lint, gofmt, vet, shellcheck, generated code

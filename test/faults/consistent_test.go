@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -80,7 +79,7 @@ func (w *world) compare(all []instance) (wrong []string) {
 	w.Helper()
 	agents := w.agents()
 	dirs := map[string]bool{}
-	entries, err := os.ReadDir(filepath.Join(w.d.StateDir, "host", "machines"))
+	entries, err := os.ReadDir(w.machinesDir())
 	w.check(err)
 	for _, e := range entries {
 		dirs[e.Name()] = true

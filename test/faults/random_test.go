@@ -20,6 +20,8 @@ import (
 const (
 	seedEnv  = "FAULTS_SEED"
 	stepsEnv = "FAULTS_STEPS"
+	// realStepsEnv is that of real machines.
+	realStepsEnv = "FAULTS_REAL_STEPS"
 )
 
 // seed is that of the environment, or a new one. It is told, so that a run
@@ -95,22 +97,23 @@ type walk struct {
 func TestRandomRun(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(seed(t), 1))
-	stroll(t, newWorld(t, rig.Options{}), r, int(number(t, stepsEnv, 60)), []string{"alpha", "beta", "gamma"}) //nolint:gosec // small
-}
-
-func stroll(t *testing.T, w *world, rng *rand.Rand, steps int, names []string) {
-	t.Helper()
-	k := &walk{world: w, rng: rng, states: map[string]string{}}
+	names := []string{"alpha", "beta", "gamma"}
+	k := &walk{world: newWorld(t, rig.Options{}), rng: r, states: map[string]string{}}
 	for _, n := range names {
 		k.states[n] = absent
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the way to here:\n%s", strings.Join(k.story, "\n"))
+	k.run(int(number(t, stepsEnv, 100)), names) //nolint:gosec // small
+}
+
+func (k *walk) run(steps int, names []string) {
+	k.Helper()
+	k.Cleanup(func() {
+		if k.Failed() {
+			k.Logf("the way to here:\n%s", strings.Join(k.story, "\n"))
 		}
 	})
 	for n := range steps {
-		k.step(n, names[rng.IntN(len(names))])
+		k.step(n, names[k.rng.IntN(len(names))])
 	}
 	for _, name := range names {
 		k.works(name)
@@ -123,7 +126,7 @@ func (k *walk) choose(state string) string {
 	all := slices.Sorted(maps.Keys(moves))
 	for {
 		a := all[k.rng.IntN(len(all))]
-		if _, leads := moves[a][state]; leads || k.rng.IntN(5) == 0 {
+		if _, leads := moves[a][state]; leads || k.rng.IntN(12) == 0 {
 			return a
 		}
 	}

@@ -33,6 +33,7 @@ type world struct {
 	d       *rig.Daemon
 	opts    rig.Options
 	loadout string
+	driver  string // "host" if empty
 	token   string
 	// bare is what lies in a state directory without instances.
 	bare []string
@@ -210,7 +211,7 @@ func (w *world) refused(parts ...string) {
 // machineFiles lists what machines keep.
 func (w *world) machineFiles() (all []string) {
 	w.Helper()
-	w.check(filepath.WalkDir(filepath.Join(w.d.StateDir, "host", "machines"), func(path string, _ os.DirEntry, err error) error {
+	w.check(filepath.WalkDir(w.machinesDir(), func(path string, _ os.DirEntry, err error) error {
 		all = append(all, path)
 		return err
 	}))
@@ -220,7 +221,7 @@ func (w *world) machineFiles() (all []string) {
 // create makes an instance and waits for it.
 func (w *world) create(name string) {
 	w.Helper()
-	w.succeed(w.ask(http.MethodPost, "/instances", w.order(name), name))
+	w.succeed(w.ask(http.MethodPost, "/instances", w.order(name), unique()))
 }
 
 // order is the body of a create.
@@ -282,18 +283,14 @@ func (w *world) works(name string) {
 	w.want(got == text, "%q answers %q", name, got)
 }
 
-// agents are the processes of ours: by the id of the instance in the path of
-// their configuration.
+// agents are the processes that are machines of ours, by the id of the
+// instance on their command line.
 func (w *world) agents() map[string][]int {
 	w.Helper()
-	root := filepath.Join(w.d.StateDir, "host", "machines") + "/"
 	all := map[string][]int{}
 	for pid, args := range processes(w.T) {
-		for _, arg := range args {
-			if rest, ok := strings.CutPrefix(arg, root); ok {
-				id, _, _ := strings.Cut(rest, "/")
-				all[id] = append(all[id], pid)
-			}
+		if id, ok := w.instanceOf(args); ok {
+			all[id] = append(all[id], pid)
 		}
 	}
 	return all
@@ -332,7 +329,7 @@ func (w *world) files() []string {
 			return err
 		}
 		rel, err := filepath.Rel(w.d.StateDir, path)
-		if e.IsDir() && (filepath.Dir(rel) == "host/machines" || rel == "image-store") {
+		if e.IsDir() && (filepath.Dir(path) == w.machinesDir() || rel == "image-store" || rel == "libvirt") {
 			return filepath.SkipDir
 		}
 		all = append(all, rel)
