@@ -44,7 +44,7 @@ func (m *mortal) Apply(ctx context.Context, c *fleet.Change) error {
 // the instance is in a truthful phase, nothing is left over, and the next
 // request works.
 func TestDeathAtEveryWrite(t *testing.T) {
-	for _, what := range []string{"create", "stop", "restart", "pause", "delete"} {
+	for _, what := range []string{"create", "cancel", "stop", "restart", "pause", "delete"} {
 		for _, after := range []bool{false, true} {
 			if !after && what != "create" && what != "delete" {
 				continue // what was not stored did not happen: two kinds show it
@@ -71,11 +71,24 @@ func dieAt(t *testing.T, what string, after bool, n int64) bool {
 	m := &mortal{after: after, die: func() { r.fault.dead.Store(true) }, died: make(chan struct{})}
 	r.config = func(c *fleet.Config) { m.Store = c.Store; c.Store = m }
 	r.open()
-	if what != "create" {
+	if what != "create" && what != "cancel" {
 		r.create("victim")
 	}
-	m.left.Store(n)
-	op, err := r.demand(what)
+	var op fleet.Operation
+	var err error
+	if what == "cancel" { // a create that hangs
+		hook, reached := hang()
+		r.fault.start = hook
+		if op, err = r.demand("create"); err != nil {
+			t.Fatal(err)
+		}
+		<-reached
+		m.left.Store(n)
+		_, _ = r.fleet.CancelOperation(t.Context(), op.ID) // it may die
+	} else {
+		m.left.Store(n)
+		op, err = r.demand(what)
+	}
 	ended := make(chan struct{})
 	if err == nil {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -101,7 +114,7 @@ func dieAt(t *testing.T, what string, after bool, n int64) bool {
 		}
 	}
 	r.close()
-	r.config = nil
+	r.config, r.fault.start = nil, nil
 	r.open()
 	r.truthful(what, fmt.Sprintf("died at write %d", n))
 	if v, err := r.fleet.Get(t.Context(), "victim"); err == nil && v.Phase != instance.Running {
@@ -141,13 +154,20 @@ func (r *rig) truthful(what, when string) {
 		if !op.State.Done() {
 			op = r.end(op)
 		}
+		if what == "cancel" && op.State == fleet.OperationCanceled {
+			if v, err := r.fleet.Get(r.t.Context(), "victim"); err == nil && v.Phase != instance.Deleting {
+				r.t.Errorf("%s: the create was cancelled, and the instance is %s", when, v.Phase)
+			}
+			r.gone("victim")
+			continue
+		}
 		if op.Kind == "instance."+what && op.State != fleet.OperationSucceeded && op.Fault.Code != "operation.interrupted" {
 			r.t.Errorf("%s: %s ended %s: %v", when, op.Kind, op.State, op.Fault)
 		}
 	}
 	v, err := r.fleet.Get(r.t.Context(), "victim")
 	if err != nil {
-		if what != "create" && what != "delete" {
+		if what != "create" && what != "delete" && what != "cancel" {
 			r.t.Errorf("%s: the instance is gone: %v", when, err)
 		}
 		r.empty()

@@ -55,8 +55,14 @@ func (f *Fleet) resumeOperations(
 			t.End(ctx, fault)
 			continue
 		}
-		e, _ := eventOfKind(op.Kind)
-		pending[op.Instance] = append(pending[op.Instance], &supervise.Request{ID: op.ID, Event: e, Why: byRequest, Track: t})
+		e, policy := eventOfKind(op.Kind)
+		why := byRequest
+		if policy {
+			why = r.Reason
+		}
+		pending[op.Instance] = append(pending[op.Instance], &supervise.Request{
+			ID: op.ID, Event: e, Why: why, Track: t, Cancel: op.Canceling,
+		})
 	}
 	return pending
 }
@@ -70,7 +76,7 @@ func resumed(op Operation, r *supervise.Record) (goesOn bool, end error) {
 		return false, interrupted(op)
 	case r == nil && (op.Kind == kindDelete || op.Kind == kindExpire):
 		return false, nil
-	case op.Canceling:
+	case op.Canceling && canceled(op.Kind, r):
 		return false, &instance.Fault{
 			Blame: instance.Caller, Code: supervise.CodeCanceled, Err: errors.New("it was cancelled"),
 		}
@@ -103,6 +109,22 @@ func resumedCreate(op Operation, r *supervise.Record) (goesOn bool, end error) {
 	case instance.Deleting:
 	}
 	return false, interrupted(op)
+}
+
+// canceled reports whether a record shows that a cancelled operation is undone,
+// or is being undone. Otherwise it goes on, and is cancelled then.
+func canceled(kind string, r *supervise.Record) bool {
+	if r == nil {
+		return true
+	}
+	switch r.Phase {
+	case instance.Deleting:
+		return true
+	case instance.Stopping, instance.Stopped:
+		return (kind == kindStart || kind == kindRestart) && r.After == ""
+	case instance.Provisioning, instance.Starting, instance.Running, instance.Paused, instance.Failed:
+	}
+	return false
 }
 
 // underWay reports whether a record shows that the work of a policy goes on.

@@ -62,6 +62,14 @@ func (s *Supervisor) beginWith(ctx context.Context, unended []*Request) {
 	for _, r := range rest {
 		s.take(ctx, r)
 	}
+	for _, r := range unended {
+		if !r.Cancel {
+			continue
+		}
+		if err := s.cancel(ctx, r.ID); err != nil {
+			s.log.InfoContext(ctx, "a request goes on although its end was asked for", "operation", r.ID, "error", err)
+		}
+	}
 }
 
 // leadsTo are the requests whose work a record shows under way.

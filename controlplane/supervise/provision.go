@@ -47,7 +47,7 @@ func (s *Supervisor) provision(ctx context.Context, r *Request) (instance.Event,
 		return instance.GaveUp, err
 	case p.fresh && !errors.Is(cause, errCutShort):
 		// A create that failed leaves nothing, not even the name.
-		if rmErr := s.forget(context.WithoutCancel(ctx), r); rmErr != nil {
+		if rmErr := p.vanish(ctx); rmErr != nil {
 			return instance.GaveUp, errors.Join(err, rmErr)
 		}
 		return removedEvent, err
@@ -147,6 +147,18 @@ func (p *provisioning) prepared(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// vanish removes what is left of a new instance: also what an earlier process
+// made, whose steps are not among those that were undone, and the record.
+func (p *provisioning) vanish(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	closeCtx, cancel := context.WithTimeout(ctx, p.s.cfg.Limits.Cut)
+	defer cancel()
+	if err := p.unmachine(closeCtx); err != nil {
+		return fmt.Errorf("cannot remove the machine of %q: %w", p.rec.Name, err)
+	}
+	return p.s.forget(ctx, p.r)
 }
 
 func (p *provisioning) unmachine(ctx context.Context) error {

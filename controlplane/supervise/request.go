@@ -44,6 +44,8 @@ type Request struct {
 	Force bool
 	// Why is stored with the phase it leads to.
 	Why string
+	// Cancel is true for one of an earlier process whose end was asked for.
+	Cancel bool
 	// Track may be nil.
 	Track Tracker
 
