@@ -13,6 +13,7 @@ import (
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
@@ -102,7 +103,8 @@ func (a *api) recoverPanic(next http.Handler) http.Handler {
 	})
 }
 
-// authenticate asks for a principal, whatever the path.
+// authenticate asks for a principal, whatever the path. From then on the fleet
+// finds only what belongs to the principal's tenant.
 func (a *api) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, ok := auth.FromContext(r.Context()); !ok {
@@ -110,7 +112,7 @@ func (a *api) authenticate(next http.Handler) http.Handler {
 			a.fail(w, r, callerFault(codeUnauthorized, auth.Remedy, "the request carries no token"))
 			return
 		}
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(w, r.WithContext(fleet.WithTenant(r.Context(), tenant(r))))
 	})
 }
 
