@@ -20,6 +20,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/plan"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
 // record is a new instance of the default tenant.
@@ -358,5 +359,30 @@ func TestUpgradeKeepsInstances(t *testing.T) {
 	}
 	if is, err := s.Adopted(t.Context()); !is || err != nil {
 		t.Errorf("it counts as new: %v", err)
+	}
+}
+
+// TestTasksAreOfTheirInstancesTenant, also once the instance is gone.
+func TestTasksAreOfTheirInstancesTenant(t *testing.T) {
+	s, _ := openFleet(t)
+	r := record(t, "x")
+	r.Tenant = "a"
+	if err := s.Apply(t.Context(), &fleet.Change{Insert: &r}); err != nil {
+		t.Fatal(err)
+	}
+	for id, of := range map[string]instance.ID{"theirs": r.ID, "nobodys": "gone"} {
+		n := task.New{ID: id, InstanceID: of, Run: task.Run{RunID: id, Spec: []byte("s")}, At: time.UnixMilli(1)}
+		if _, err := s.db.Create(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Apply(t.Context(), &fleet.Change{Remove: &r}); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]string{"theirs": "a", "nobodys": "default"} {
+		var got string
+		if err := s.db.r.QueryRowContext(t.Context(), "SELECT tenant FROM tasks WHERE id = ?", id).Scan(&got); err != nil || got != want {
+			t.Errorf("task %q is of tenant %q, want %q (%v)", id, got, want, err)
+		}
 	}
 }

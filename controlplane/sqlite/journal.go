@@ -35,9 +35,9 @@ func (db *DB) Create(ctx context.Context, n task.New) (rec task.Record, err erro
 	err = db.write(ctx, func(tx *sql.Tx) error {
 		at := status.Timestamp.UnixMilli()
 		if _, err := tx.ExecContext(ctx, `INSERT INTO tasks
-			(id, context_id, instance_id, owner, state, status_ms, metadata, version, last_seq, created_ms)
-			VALUES (?, ?, ?, ?, ?, ?, ?, 1, 1, ?)`,
-			n.ID, n.ContextID, string(n.InstanceID), n.Owner, string(status.State), at, meta, at); err != nil {
+			(id, context_id, instance_id, tenant, owner, state, status_ms, metadata, version, last_seq, created_ms)
+			VALUES (?, ?, ?, coalesce((SELECT tenant FROM instances WHERE id = ?), 'default'), ?, ?, ?, ?, 1, 1, ?)`,
+			n.ID, n.ContextID, string(n.InstanceID), string(n.InstanceID), n.Owner, string(status.State), at, meta, at); err != nil {
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, `INSERT INTO task_messages (task_id, n, body) VALUES (?, 1, ?)`,
