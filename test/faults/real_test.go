@@ -47,7 +47,7 @@ func TestKilledHypervisor(t *testing.T) {
 	w.consistent("its hypervisor was killed without a daemon")
 
 	k := &walk{world: w, rng: rand.New(rand.NewPCG(seed(t), 2)), states: map[string]string{"real": "failed"}}
-	k.run(int(number(t, realStepsEnv, 4)), []string{"real"}) //nolint:gosec // small
+	k.run(int(number(t, realStepsEnv, 3)), []string{"real"}) //nolint:gosec // small
 }
 
 // machinesDir is where the driver keeps its machines' files.
