@@ -102,7 +102,12 @@ func (a *api) WatchEvents(w http.ResponseWriter, r *http.Request, params managem
 		a.fail(w, r, err)
 		return
 	}
-	stream(a, w, r, events, func(s *eventStream, e fleet.Event) error {
+	s := newEventStream(w, a.Stall)
+	// A client that is cut off before anything happens goes on from here, too.
+	if s.send("id: "+strconv.FormatUint(after, 10)+"\n\n") != nil {
+		return // the client has gone
+	}
+	stream(a, s, r, events, func(e fleet.Event) error {
 		return s.event(strconv.FormatUint(e.Seq, 10), e.Type, eventJSON(e))
 	})
 }

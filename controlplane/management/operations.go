@@ -174,7 +174,8 @@ func (a *api) WatchOperation(w http.ResponseWriter, r *http.Request, id string) 
 		a.fail(w, r, err)
 		return
 	}
-	stream(a, w, r, changes, func(s *eventStream, op fleet.Operation) error {
+	s := newEventStream(w, a.Stall)
+	stream(a, s, r, changes, func(op fleet.Operation) error {
 		return s.event("", "operation", operationJSON(op))
 	})
 }

@@ -24,8 +24,7 @@ func (a *api) openStream() (release func(), err error) {
 
 // stream sends what comes out of a channel until that is closed or the client
 // has gone.
-func stream[T any](a *api, w http.ResponseWriter, r *http.Request, from <-chan T, send func(*eventStream, T) error) {
-	s := newEventStream(w, a.Stall)
+func stream[T any](a *api, s *eventStream, r *http.Request, from <-chan T, send func(T) error) {
 	heartbeat := time.NewTicker(a.Heartbeat)
 	defer heartbeat.Stop()
 	for {
@@ -35,7 +34,7 @@ func stream[T any](a *api, w http.ResponseWriter, r *http.Request, from <-chan T
 			if !ok {
 				return
 			}
-			err = send(s, v)
+			err = send(v)
 			heartbeat.Reset(a.Heartbeat)
 		case <-heartbeat.C:
 			err = s.comment()
