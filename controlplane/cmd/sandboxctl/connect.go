@@ -151,7 +151,17 @@ func (c *connection) explain(err error) error {
 		return &exitError{exitUnreachable,
 			withRemedy(fmt.Errorf("server at %s did not answer in time", c.server), "see the log of sandboxd")}
 	}
-	return fmt.Errorf("cannot ask server: %w", err)
+	err = fmt.Errorf("cannot ask server: %w", err)
+	if lost(err) {
+		return &exitError{exitUnreachable, withRemedy(err, "it has ended or is being restarted: try again")}
+	}
+	return err
+}
+
+// unreachable reports whether no answer came, so that one may come later.
+func unreachable(err error) bool {
+	var problem *problemError
+	return exitCodeOf(err) == exitUnreachable && !errors.As(err, &problem)
 }
 
 func withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {

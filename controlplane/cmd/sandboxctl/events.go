@@ -104,18 +104,21 @@ func (a *app) followFleet(ctx context.Context, o eventOptions, from bool) error 
 		return err
 	}
 	var (
-		f    = flow{a: a}
-		wide = a.format == formatWide
-		last int64
+		f      = flow{a: a}
+		wide   = a.format == formatWide
+		broken bool
 	)
-	q := eventQuery{instance: o.instance, types: o.types, broke: func(error) error {
-		if last == 0 && !from {
-			a.note("stream broke, going on from now")
-		} else {
-			a.note("stream broke, going on behind event %d", max(last, o.after))
-		}
-		return nil
-	}}
+	q := eventQuery{
+		instance: o.instance, types: o.types,
+		opened: func() error { broken = false; return nil },
+		broke: func(error) error {
+			if !broken { // once, not at every attempt
+				a.note("the stream broke; going on as soon as the server answers")
+			}
+			broken = true
+			return nil
+		},
+	}
 	if from {
 		q.after = &o.after
 	}
@@ -125,10 +128,9 @@ func (a *app) followFleet(ctx context.Context, o eventOptions, from bool) error 
 		return err
 	}
 	err = c.followEvents(ctx, q, func(e managementv1.Event) error {
-		last = e.Seq
 		return f.print(e, eventName(e), eventRow(e, wide))
 	})
-	return unknown(unknownInstance(a.endless(err)), "events.gone", "begin with what is kept: sandboxctl events --follow --after 0")
+	return unknown(unknownInstance(a.endless(err)), codeEventsGone, "begin with what is kept: sandboxctl events --follow --after 0")
 }
 
 func eventName(e managementv1.Event) string { return strconv.FormatInt(e.Seq, 10) }

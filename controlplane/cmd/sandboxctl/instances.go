@@ -142,7 +142,7 @@ func (a *app) watchInstances(ctx context.Context, state string, labels []string)
 		}
 		return nil
 	}
-	err = c.followEvents(ctx, eventQuery{opened: list}, func(e managementv1.Event) error {
+	err = c.followEvents(ctx, eventQuery{opened: list, anew: true}, func(e managementv1.Event) error {
 		_, known := shown[e.InstanceId]
 		if e.Type == "instance.deleted" && known {
 			delete(shown, e.InstanceId)

@@ -27,6 +27,9 @@ func (c *connection) follow(ctx context.Context, op managementv1.Operation,
 	for !operationEnded(op) {
 		resp, err := c.api.WatchOperation(ctx, op.Id)
 		err = c.events(resp, err, nil, func(_ string, data []byte) error {
+			if len(data) == 0 {
+				return nil
+			}
 			next, err := decode[managementv1.Operation](data)
 			if err != nil {
 				return err

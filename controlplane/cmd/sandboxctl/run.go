@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"time"
 
@@ -54,7 +53,7 @@ func (a *app) runCommand() *cobra.Command {
 	f.IntVar(&o.timeout, "timeout", 300, "seconds until the command is ended, 1 to 900")
 	f.StringVar(&o.text, "text", "", "text of the message that carries the command")
 	f.BoolVar(&o.input, "input", false, "let the command ask; answer here, or by sandboxctl prompt answer if this is no terminal")
-	f.BoolVarP(&o.quiet, "quiet", "q", false, "no summary on standard error")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "nothing but what the command writes: no summary, no line end of ours")
 	return cmd
 }
 
@@ -130,7 +129,7 @@ func (a *app) sendCommand() *cobra.Command {
 			return w.send(cmd.Context(), m)
 		},
 	}
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no summary on standard error")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "nothing but what the command writes: no summary, no line end of ours")
 	return cmd
 }
 
@@ -262,32 +261,13 @@ func (w *work) finish(ctx context.Context, res invoke.Result, err error) error {
 }
 
 // endLine ends a last line that the command left open, so that what is said
-// next stands in a line of its own. A file or a pipe of its own keeps exactly
-// what the command wrote.
+// next stands in a line of its own. With --quiet nothing is said next, and a
+// file or a pipe gets exactly what the command wrote.
 func (w *work) endLine() {
-	switch {
-	case w.open == nil:
-	case isTerminal(w.open), w.open == w.stderr:
+	if w.open != nil && (!w.quiet || isTerminal(w.open)) {
 		fmt.Fprintln(w.open)
-	case !w.quiet && sameFile(w.stdout, w.stderr):
-		fmt.Fprintln(w.stderr)
 	}
 	w.open = nil
-}
-
-// sameFile reports whether both lead to one place, as after 2>&1.
-func sameFile(a, b io.Writer) bool {
-	x, ok := a.(*os.File)
-	y, also := b.(*os.File)
-	if !ok || !also {
-		return false
-	}
-	xi, err := x.Stat()
-	if err != nil {
-		return false
-	}
-	yi, err := y.Stat()
-	return err == nil && os.SameFile(xi, yi)
 }
 
 func (w *work) printMessage(m *invoke.Message) error {

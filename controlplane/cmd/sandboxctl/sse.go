@@ -48,7 +48,8 @@ func (r *reopening) after(ctx context.Context, err error) error {
 var errUnreadable = errors.New("cannot read event")
 
 // events reads a stream of server-sent events; each one is a line of JSON.
-// The id is empty for events that have none. An error of each ends it.
+// The id is empty for events that have none; one without data tells only
+// where the stream begins. An error of each ends it.
 func (c *connection) events(resp *http.Response, err error, opened func() error, each func(id string, data []byte) error) error {
 	if err != nil {
 		return c.explain(err)
@@ -76,7 +77,7 @@ func (c *connection) events(resp *http.Response, err error, opened func() error,
 		} else if v, ok := strings.CutPrefix(line, "data: "); ok {
 			data = v
 		}
-		if line != "" || data == "" {
+		if line != "" || (data == "" && id == "") {
 			continue // an event ends with an empty line, else it was torn off
 		}
 		if err := each(id, []byte(data)); err != nil {
@@ -97,6 +98,9 @@ type eventQuery struct {
 	// and may end everything by an error.
 	opened func() error
 	broke  func(error) error
+	// anew says that opened looks at everything anew, so that nothing is missed
+	// with events that the server has forgotten.
+	anew bool
 }
 
 // followEvents follows what happens in the fleet until ctx ends, or opened or
@@ -117,13 +121,16 @@ func (c *connection) followEvents(ctx context.Context, q eventQuery, each func(m
 			}
 			return enough
 		}, func(id string, data []byte) error {
-			e, err := decode[managementv1.Event](data)
-			if err != nil {
-				return err
-			}
 			r.progressed()
 			if id != "" {
 				params.LastEventID = &id
+			}
+			if len(data) == 0 {
+				return nil
+			}
+			e, err := decode[managementv1.Event](data)
+			if err != nil {
+				return err
 			}
 			enough = each(e)
 			return enough
@@ -136,8 +143,14 @@ func (c *connection) followEvents(ctx context.Context, q eventQuery, each func(m
 				return enough
 			}
 		}
+		var problem *problemError
+		if q.anew && errors.As(err, &problem) && problem.Code == codeEventsGone {
+			params.LastEventID, err = nil, nil
+		}
 		if err := r.after(ctx, err); err != nil {
 			return err
 		}
 	}
 }
+
+const codeEventsGone = "events.gone"

@@ -164,6 +164,6 @@ func (a *app) taskWatchCommand() *cobra.Command {
 			return w.finish(cmd.Context(), res, err)
 		},
 	}
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no summary on standard error")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "nothing but what the command writes: no summary, no line end of ours")
 	return cmd
 }

@@ -107,7 +107,7 @@ func TestEventsGoOnBehindTheLast(t *testing.T) {
 			if last != "" || r.URL.Query().Get("after") != "0" {
 				t.Errorf("the first stream begins behind %q, %q", last, r.URL.RawQuery)
 			}
-			fmt.Fprint(w, ": here\n\nid: 1\nevent: x.y\ndata: {\"seq\":1}\n\nid: 2\ndata: {\"seq\":2}\n\ndata: {\"seq\"")
+			fmt.Fprint(w, ": here\n\nid: 0\n\nid: 1\nevent: x.y\ndata: {\"seq\":1}\n\nid: 2\ndata: {\"seq\":2}\n\ndata: {\"seq\"")
 			http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		case 2:
@@ -141,6 +141,34 @@ func TestEventsThatAreGone(t *testing.T) {
 	err := c.followEvents(t.Context(), eventQuery{}, func(managementv1.Event) error { return nil })
 	var problem *problemError
 	if !errors.As(err, &problem) || problem.Code != "events.gone" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestForgottenEventsAreNoLoss: who looks at everything anew goes on from now.
+func TestForgottenEventsAreNoLoss(t *testing.T) {
+	var streams atomic.Int32
+	c := connected(t, func(w http.ResponseWriter, r *http.Request) {
+		last := r.Header.Get("Last-Event-ID")
+		switch streams.Add(1) {
+		case 1:
+			fmt.Fprint(w, "id: 7\n\n")
+		case 2:
+			if last != "7" {
+				t.Errorf("the second stream begins behind %q, want 7, which the first began behind", last)
+			}
+			w.WriteHeader(http.StatusGone)
+			io.WriteString(w, `{"code":"events.gone","status":410,"title":"","type":""}`)
+		default:
+			if last != "" {
+				t.Errorf("the third stream begins behind %q", last)
+			}
+			fmt.Fprint(w, "id: 9\ndata: {\"seq\":9}\n\n")
+		}
+	})
+	enough := errors.New("enough")
+	err := c.followEvents(t.Context(), eventQuery{anew: true}, func(managementv1.Event) error { return enough })
+	if !errors.Is(err, enough) {
 		t.Errorf("got %v", err)
 	}
 }

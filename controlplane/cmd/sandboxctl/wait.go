@@ -60,12 +60,15 @@ var errThere = errors.New("the state is reached")
 // it is in the state.
 func (c *connection) wait(ctx context.Context, ref, want string) error {
 	w := waiting{want: want, ref: ref, last: "unknown"}
-	look := func() error { return w.look(c.instance(ctx, ref)) }
-	err := look()
-	if err == nil {
+	i, err := c.instance(ctx, ref)
+	if unreachable(err) {
+		return err // it cannot be told whether there is anything to wait for
+	}
+	if err = w.look(i, err); err == nil {
 		ref = first(w.id, ref) // a name may be given to another one later
+		look := func() error { return w.look(c.instance(ctx, ref)) }
 		err = c.followEvents(ctx, eventQuery{
-			instance: ref, opened: look,
+			instance: ref, opened: look, anew: true,
 			broke: func(error) error { return look() }, // a server without a stream is looked at again and again
 		}, func(e managementv1.Event) error {
 			if e.Type == "instance.deleted" {
@@ -94,7 +97,7 @@ func (w *waiting) look(i managementv1.Instance, err error) error {
 	switch {
 	case errors.As(err, &problem) && problem.Code == codeNoInstance:
 		return w.gone(err)
-	case errors.As(err, &problem) && problem.Status >= 500, lost(err):
+	case errors.As(err, &problem) && problem.Status >= 500, unreachable(err):
 		return nil // the stream will break as well, and be opened again
 	case err != nil:
 		return err
