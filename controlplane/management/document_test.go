@@ -2,6 +2,7 @@ package management_test
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"maps"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/management"
 )
 
@@ -57,18 +59,22 @@ func fill(template string) string {
 	return strings.NewReplacer("{ref}", "demo", "{id}", operationID, "{name}", "minimal").Replace(template)
 }
 
-// TestEveryRouteIsServed asks for everything in the document and checks every
-// answer against it, and no route answers a method that it does not have.
-func TestEveryRouteIsServed(t *testing.T) {
-	doc := document(t)
-	s := serve(t, &fakeFleet{})
-	bodies := map[string]struct{ media, body string }{
+// bodies are those of the requests that have one, by operation.
+func bodies() map[string]struct{ media, body string } {
+	return map[string]struct{ media, body string }{
 		"createInstance":  {"application/json", `{"loadout":{"name":"minimal"},"labels":{"a":"b"},"env":{"K":"v"}}`},
 		"putFiles":        {"application/x-tar", "not looked at here"},
 		"updateInstance":  {"application/merge-patch+json", `{"labels":{"a":"b","team":null}}`},
 		"renewInstance":   {"application/json", `{"ttl":"4h"}`},
 		"validateLoadout": {"application/json", `{"name":"minimal"}`},
 	}
+}
+
+// TestEveryRouteIsServed asks for everything in the document and checks every
+// answer against it, and no route answers a method that it does not have.
+func TestEveryRouteIsServed(t *testing.T) {
+	doc := document(t)
+	s := serve(t, &fakeFleet{})
 	for template, item := range doc.Paths.Map() {
 		operations := item.Operations()
 		for method, op := range operations {
@@ -77,7 +83,7 @@ func TestEveryRouteIsServed(t *testing.T) {
 				if op.OperationID == "putFiles" {
 					url += "?path=/workspace"
 				}
-				in := bodies[op.OperationID]
+				in := bodies()[op.OperationID]
 				res, body := do(t, method, url, in.media, in.body)
 				if res.StatusCode >= 400 {
 					t.Fatalf("%s %s: status %d: %s", method, url, res.StatusCode, body)
@@ -146,6 +152,61 @@ func TestScopeOfEveryOperation(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestEveryRouteKeepsTenantsApart: with the id of another tenant's instance or
+// operation every route answers as if there were none, even to an
+// administrator, and without a token every route answers 401 and nothing else.
+func TestEveryRouteKeepsTenantsApart(t *testing.T) {
+	f := &fakeFleet{
+		GetFn: func(context.Context, string) (fleet.View, error) {
+			v := sampleView()
+			v.Tenant = "default"
+			return v, nil
+		},
+		OperationFn: func(context.Context, string) (fleet.Operation, error) {
+			op := sampleOperation()
+			op.Tenant = "default"
+			return op, nil
+		},
+	}
+	api := management.New(config(f, nil))
+	stranger := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p := auth.Principal{Name: "stranger", Tenant: "other", Scopes: []auth.Scope{auth.ScopeAdmin}}
+		api.ServeHTTP(w, r.WithContext(auth.WithPrincipal(r.Context(), p)))
+	})
+	tried := 0
+	for template, item := range document(t).Paths.Map() {
+		for method, op := range item.Operations() {
+			request := func() *http.Request {
+				in := bodies()[op.OperationID]
+				r := httptest.NewRequest(method, managementv1.BasePath+fill(template), strings.NewReader(in.body))
+				if in.media != "" {
+					r.Header.Set("Content-Type", in.media)
+				}
+				if op.OperationID == "putFiles" {
+					r.URL.RawQuery = "path=/workspace"
+				}
+				return r
+			}
+			w := httptest.NewRecorder()
+			if api.ServeHTTP(w, request()); w.Code != http.StatusUnauthorized {
+				t.Errorf("%s without a token: status %d", op.OperationID, w.Code)
+			}
+			owned := strings.Contains(template, "{ref}") || strings.HasPrefix(template, "/operations/")
+			if !owned {
+				continue
+			}
+			tried++
+			w = httptest.NewRecorder()
+			if stranger.ServeHTTP(w, request()); w.Code != http.StatusNotFound || strings.Contains(w.Body.String(), "blue") {
+				t.Errorf("%s with an id of another tenant: status %d: %s", op.OperationID, w.Code, w.Body)
+			}
+		}
+	}
+	if tried < 15 {
+		t.Errorf("only %d routes were tried", tried)
 	}
 }
 

@@ -97,6 +97,9 @@ func TestSchemathesis(t *testing.T) {
 	if failed := regexp.MustCompile(`(?m)^sandbox_http_requests_total\{code="5xx".*$`).FindAllString(metrics, -1); failed != nil {
 		t.Errorf("the daemon has failed:\n%s", strings.Join(failed, "\n"))
 	}
+	if id := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[47]`).FindString(metrics); id != "" || len(metrics) > 1<<20 {
+		t.Errorf("the metrics are %d bytes and hold an id %q", len(metrics), id)
+	}
 	if strings.Contains(d.Log(), "panicked") {
 		t.Errorf("the daemon has panicked:\n%s", d.Log())
 	}
