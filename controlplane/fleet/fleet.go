@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -77,7 +78,8 @@ type Fleet struct {
 	mu     sync.Mutex
 	byID   map[instance.ID]*supervise.Supervisor
 	byName map[name]instance.ID
-	order  []instance.ID // sorted
+	// order is sorted by id and never written to: a change makes a new one.
+	order []*supervise.Supervisor
 	// orphans are machines of our drivers that no record knows.
 	orphans []orphan
 	// begun is true once Start has succeeded.
@@ -146,8 +148,8 @@ func (f *Fleet) supervise(r supervise.Record, unended ...*supervise.Request) {
 	}, r)
 	f.mu.Lock()
 	f.byID[r.ID], f.byName[name{r.Tenant, r.Name}] = s, r.ID
-	if at, known := slices.BinarySearch(f.order, r.ID); !known {
-		f.order = slices.Insert(f.order, at, r.ID)
+	if at, known := slices.BinarySearchFunc(f.order, r.ID, byOrder); !known {
+		f.order = slices.Insert(slices.Clone(f.order), at, s)
 	}
 	f.mu.Unlock()
 	f.workers.Go(func() {
@@ -163,14 +165,23 @@ func (f *Fleet) supervise(r supervise.Record, unended ...*supervise.Request) {
 	})
 }
 
+func byOrder(s *supervise.Supervisor, id instance.ID) int { return cmp.Compare(s.ID(), id) }
+
+// all returns the supervisors in the order of their ids. Do not write to it.
+func (f *Fleet) all() []*supervise.Supervisor {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.order
+}
+
 // forget takes an instance that is no more out of the lists. Its name may have
 // been given to another one already.
 func (f *Fleet) forget(r supervise.Record) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.byID, r.ID)
-	if at, known := slices.BinarySearch(f.order, r.ID); known {
-		f.order = slices.Delete(f.order, at, at+1)
+	if at, known := slices.BinarySearchFunc(f.order, r.ID, byOrder); known {
+		f.order = slices.Delete(slices.Clone(f.order), at, at+1)
 	}
 	if n := (name{r.Tenant, r.Name}); f.byName[n] == r.ID {
 		delete(f.byName, n)
@@ -188,14 +199,8 @@ func (f *Fleet) Close() {
 // StopAll stops every machine in order, all at once, and returns when they
 // have stopped or ctx ends.
 func (f *Fleet) StopAll(ctx context.Context) error {
-	f.mu.Lock()
-	all := make([]*supervise.Supervisor, 0, len(f.order))
-	for _, id := range f.order {
-		all = append(all, f.byID[id])
-	}
-	f.mu.Unlock()
 	var waits []string
-	for _, s := range all {
+	for _, s := range f.all() {
 		op, err := f.request(ctx, s, kindStop, &supervise.Request{Event: instance.StopRequested})
 		if err != nil {
 			f.log.ErrorContext(ctx, "cannot stop an instance", "instance", s.Record().ID.String(), "error", err)

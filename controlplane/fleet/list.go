@@ -2,9 +2,7 @@ package fleet
 
 import (
 	"context"
-	"slices"
 
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
 )
 
@@ -21,22 +19,15 @@ func (f *Fleet) Get(ctx context.Context, ref string) (View, error) {
 // the order of creation.
 func (f *Fleet) List(ctx context.Context, filter Filter) (Page, error) {
 	filter.Tenant = tenantOf(ctx, filter.Tenant)
-	f.mu.Lock()
-	order := slices.Clone(f.order)
-	all := make([]*supervise.Supervisor, 0, len(order))
-	for _, id := range order {
-		all = append(all, f.byID[id])
-	}
-	f.mu.Unlock()
 	var page Page
-	for _, s := range all {
-		matches, id := false, instance.ID("")
-		s.Peek(func(r *supervise.Record) { matches, id = filter.matches(r), r.ID })
-		if !matches {
+	matches := false
+	look := func(r *supervise.Record) { matches = filter.matches(r) }
+	for _, s := range f.all() {
+		if s.Peek(look); !matches {
 			continue
 		}
 		page.Total++
-		if id <= filter.After {
+		if s.ID() <= filter.After {
 			continue
 		}
 		if filter.Limit > 0 && len(page.Views) == filter.Limit {

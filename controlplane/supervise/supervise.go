@@ -87,6 +87,7 @@ func (l *Limits) fill() {
 
 // Supervisor owns one instance.
 type Supervisor struct {
+	id       instance.ID
 	cfg      Config
 	log      *slog.Logger
 	requests chan *Request
@@ -134,6 +135,7 @@ type result struct {
 func New(cfg Config, r Record) *Supervisor {
 	cfg.Limits.fill()
 	return &Supervisor{
+		id:       r.ID,
 		cfg:      cfg,
 		log:      cfg.Log.With("instance", r.ID.String(), "name", r.Name),
 		requests: make(chan *Request, 16),
@@ -186,6 +188,9 @@ func (s *Supervisor) Run(ctx context.Context, unended ...*Request) {
 		}
 	}
 }
+
+// ID is the instance's.
+func (s *Supervisor) ID() instance.ID { return s.id }
 
 // Record returns a copy of the present record.
 func (s *Supervisor) Record() Record {
