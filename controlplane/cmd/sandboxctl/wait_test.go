@@ -2,7 +2,10 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -73,5 +76,56 @@ func TestWaitWithoutEvents(t *testing.T) {
 	}
 	if time.Since(began) < firstNap {
 		t.Error("it looked without a pause")
+	}
+}
+
+// TestWaitOutlivesTheServer: while nobody answers it goes on waiting.
+func TestWaitOutlivesTheServer(t *testing.T) {
+	opened := make(chan struct{}, 8)
+	serve := func(at, state string) *httptest.Server {
+		var lc net.ListenConfig
+		l, err := lc.Listen(t.Context(), "tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasSuffix(r.URL.Path, "/events/stream") {
+				fmt.Fprintf(w, `{"id":"i","name":"one","state":%q}`, state)
+				return
+			}
+			w.Header().Set("Content-Type", "text/event-stream")
+			_ = http.NewResponseController(w).Flush()
+			opened <- struct{}{}
+			<-r.Context().Done()
+		}))
+		s.Listener.Close()
+		s.Listener = l
+		s.Start()
+		t.Cleanup(s.Close)
+		return s
+	}
+	first := serve("127.0.0.1:0", "starting")
+	t.Setenv("SANDBOX_SERVER", first.URL)
+	t.Setenv("SANDBOX_TOKEN", "sbx_test")
+	c, err := (&app{stderr: io.Discard}).connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	waited := make(chan error, 1)
+	go func() { waited <- c.wait(t.Context(), "one", "running") }()
+	<-opened
+	first.CloseClientConnections()
+	first.Close()
+	serve(strings.TrimPrefix(first.URL, "http://"), "running")
+	if err := <-waited; err != nil {
+		t.Error(err)
+	}
+	first.Close()
+	t.Setenv("SANDBOX_SERVER", "http://127.0.0.1:1")
+	if c, err = (&app{stderr: io.Discard}).connect(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.wait(t.Context(), "one", "running"); exitCodeOf(err) != exitUnreachable {
+		t.Errorf("without a server from the beginning: %v", err)
 	}
 }
