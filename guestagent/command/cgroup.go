@@ -225,10 +225,15 @@ func exitOf(ws syscall.WaitStatus) procExit {
 	return procExit{code: ws.ExitStatus()}
 }
 
-// waitEmpty waits until no process is left in the group and below. The kernel
-// signals a change of cgroup.events as an exceptional condition, which the
-// runtime's poller delivers as readability.
+// waitEmpty waits until no process is left in the group and below.
 func (b *cgroupBox) waitEmpty(deadline time.Time) error {
+	return b.waitEvent(deadline, "populated 0")
+}
+
+// waitEvent waits until cgroup.events holds any of the lines. The kernel signals
+// a change of that file as an exceptional condition, which the runtime's poller
+// delivers as readability.
+func (b *cgroupBox) waitEvent(deadline time.Time, lines ...string) error {
 	f, err := os.Open(filepath.Join(b.dir, "cgroup.events"))
 	if err != nil {
 		return fmt.Errorf("cannot watch a run's control group: %w", err)
@@ -249,7 +254,7 @@ func (b *cgroupBox) waitEmpty(deadline time.Time) error {
 			failure = err
 			return true
 		}
-		return !bytes.Contains(buf[:n], []byte("populated 1"))
+		return slices.ContainsFunc(lines, func(l string) bool { return bytes.Contains(buf[:n], []byte(l)) })
 	})
 	if err == nil {
 		err = failure
@@ -260,10 +265,28 @@ func (b *cgroupBox) waitEmpty(deadline time.Time) error {
 	return nil
 }
 
+// terminate freezes the group meanwhile, so that no process that is just being
+// born is missed, and lets those go on that were stopped: only then do they
+// take the signal.
 func (b *cgroupBox) terminate() error {
-	return b.each(func(pid int) {
+	b.freeze()
+	err := b.each(func(pid int) {
 		_ = unix.Kill(pid, unix.SIGTERM) // it may be gone by now
+		_ = unix.Kill(pid, unix.SIGCONT)
 	})
+	_ = writeFile(filepath.Join(b.dir, "cgroup.freeze"), "0") // kernels before 5.2 have none
+	return err
+}
+
+// frozenWithin bounds the wait for a group to freeze. A process in the middle
+// of a long system call may take longer; then it forks nothing either.
+const frozenWithin = 200 * time.Millisecond
+
+// freeze stops every process of the group as well as it can.
+func (b *cgroupBox) freeze() {
+	if writeFile(filepath.Join(b.dir, "cgroup.freeze"), "1") == nil {
+		_ = b.waitEvent(time.Now().Add(frozenWithin), "populated 0", "frozen 1")
+	}
 }
 
 // each visits every process of the group and of groups below it.

@@ -107,7 +107,7 @@ func obey(orders *json.Decoder, killing *atomic.Bool) {
 		}
 		switch o.Signal {
 		case "term":
-			signalTree(unix.SIGTERM)
+			terminateTree()
 		case "kill":
 			killing.Store(true)
 			killTree()

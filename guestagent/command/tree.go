@@ -92,10 +92,10 @@ func signalTree(sig unix.Signal) {
 	}
 }
 
-// killTree kills all descendants of this process. They are stopped first, so
-// that what forks fast is caught; what is born meanwhile is caught when its
-// parent is reaped and killTree is called again.
-func killTree() {
+// stopTree stops all descendants of this process. It looks again until it has
+// found no new one, so that one that is just being born is not missed: what has
+// been told to stop forks no more.
+func stopTree() {
 	stopped := map[int]bool{}
 	for range 16 {
 		fresh := 0
@@ -110,5 +110,19 @@ func killTree() {
 			break
 		}
 	}
+}
+
+// terminateTree asks all descendants of this process to end, also those that
+// were stopped: going on is what lets a process take the signal.
+func terminateTree() {
+	stopTree()
+	signalTree(unix.SIGTERM)
+	signalTree(unix.SIGCONT)
+}
+
+// killTree kills all descendants of this process. What is born all the same is
+// caught when its parent is reaped and killTree is called again.
+func killTree() {
+	stopTree()
 	signalTree(unix.SIGKILL)
 }
