@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -66,12 +67,28 @@ func (f *Fleet) survey(ctx context.Context) (survey, error) {
 	return seen, nil
 }
 
+// withHidden adds the machines of providers that are not available. What is
+// seen of them may not be all, so nothing is done to them; but they are a sign.
+func (f *Fleet) withHidden(ctx context.Context, seen survey) survey {
+	all := maps.Clone(seen)
+	for provider, d := range f.cfg.Drivers {
+		if _, asked := seen[provider]; asked {
+			continue
+		}
+		if found, err := d.List(ctx); err == nil {
+			all[provider] = found
+		}
+	}
+	return all
+}
+
 // adopt takes a new store into use, unless it may be that the real one is lost.
 func (f *Fleet) adopt(ctx context.Context, records []supervise.Record, seen survey) error {
 	adopted, err := f.cfg.Keeper.Adopted(ctx)
 	if err != nil || adopted {
 		return err
 	}
+	seen = f.withHidden(ctx, seen)
 	n := seen.machines()
 	if n > 0 && len(records) == 0 {
 		if !f.cfg.AcceptEmpty {

@@ -40,6 +40,10 @@ func TestLostDatabaseStopsTheDaemon(t *testing.T) {
 			t.Fatalf("start with a new database: %v", err)
 		}
 	}
+	r.config = func(c *fleet.Config) { c.Drivers = map[string]vm.Driver{"host": unavailable{c.Drivers["host"]}} }
+	if err := r.tryOpen(); faultCode(err) != "database.missing" {
+		t.Fatalf("start with a new database and without the hypervisor: %v", err)
+	}
 	r.config = func(c *fleet.Config) { c.OrphanGrace, c.AcceptEmpty = 50*time.Millisecond, true }
 	r.open()
 	orphans, err := r.fleet.Orphans(t.Context())
@@ -59,6 +63,13 @@ func TestLostDatabaseStopsTheDaemon(t *testing.T) {
 	if r.get("other").Phase == "" {
 		t.Error("the other one is gone")
 	}
+}
+
+// unavailable is a driver that lacks what it stands on.
+type unavailable struct{ vm.Driver }
+
+func (unavailable) Capabilities(context.Context) (vm.Capabilities, error) {
+	return vm.Capabilities{Driver: "host", Reason: "no hypervisor"}, nil
 }
 
 // stranger makes a machine that no instance knows, without a daemon.
