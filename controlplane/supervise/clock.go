@@ -98,6 +98,9 @@ func (s *Supervisor) untilDue() time.Duration {
 
 // due does what an instance is to do by itself.
 func (s *Supervisor) due(ctx context.Context) {
+	if r := s.queue.urgent(s.Record().Phase); r != nil {
+		s.cutShort(ctx, r)
+	}
 	now := s.cfg.Now()
 	if s.queue.busy != nil || now.Before(s.notBefore) {
 		return

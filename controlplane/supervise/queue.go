@@ -69,7 +69,21 @@ func (q *queue) offer(p instance.Phase, r *Request) verdict {
 		return deny(instance.Denial{Reason: instance.QueueFull})
 	}
 	q.waiting = append(q.waiting, r)
-	return verdict{answer: instance.Accepted, next: p, interrupt: outranks(r.Event, q.busy.working)}
+	// What would be refused in this phase must wait for the next one: cut short
+	// now, the work would leave an instance that nobody works on.
+	return verdict{answer: instance.Accepted, next: p, interrupt: answer != instance.Denied && outranks(r.Event, q.busy.working)}
+}
+
+// urgent returns a request that waits and may cut the one at work short, now
+// that the instance is in phase p; nil if there is none.
+func (q *queue) urgent(p instance.Phase) *Request {
+	for _, r := range q.waiting {
+		_, answer, _ := instance.Next(p, r.Event)
+		if q.busy != nil && answer == instance.Accepted && outranks(r.Event, q.busy.working) {
+			return r
+		}
+	}
+	return nil
 }
 
 // report gives what the machine says, and returns whether to act on it now.

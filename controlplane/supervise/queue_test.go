@@ -239,3 +239,27 @@ func TestOneActivityAtATime(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatComesTooEarlyWaits: a stop of an instance whose files are still
+// being made would be refused in that phase, so it must not cut the work short
+// either, or nobody would work on the instance any more. It does so as soon as
+// the phase allows.
+func TestWhatComesTooEarlyWaits(t *testing.T) {
+	for _, e := range []instance.Event{instance.StopRequested, instance.RestartRequested} {
+		q := queue{busy: requestOf(instance.StartRequested)}
+		r := requestOf(e)
+		if v := q.offer(instance.Provisioning, r); v.answer != instance.Accepted || v.interrupt || v.begin {
+			t.Errorf("%s while provisioning: %+v, want it to wait", e, v)
+		}
+		if got := q.urgent(instance.Provisioning); got != nil {
+			t.Errorf("%s is urgent while provisioning", got.Event)
+		}
+		if got := q.urgent(instance.Starting); got != r {
+			t.Errorf("%s is not urgent while starting", e)
+		}
+	}
+	q := queue{busy: requestOf(instance.StartRequested)}
+	if v := q.offer(instance.Provisioning, requestOf(instance.DeleteRequested)); !v.interrupt {
+		t.Errorf("delete while provisioning: %+v, want it to interrupt", v)
+	}
+}
