@@ -109,10 +109,7 @@ func daemon(t *testing.T) *rig.Daemon {
 		t.Skip(err)
 	}
 	check(t, err)
-	t.Cleanup(func() {
-		check(t, d.Stop())
-		check(t, d.Remove())
-	})
+	t.Cleanup(func() { check(t, errors.Join(d.Stop(), d.Remove())) })
 	return d
 }
 
