@@ -72,7 +72,7 @@ type Instances interface {
 // Tasks carries tasks out.
 type Tasks interface {
 	Submit(ctx context.Context, s engine.Submission) (engine.Result, error)
-	Cancel(ctx context.Context, taskID string) (task.Record, error)
+	Cancel(ctx context.Context, in task.Scope, taskID string) (task.Record, error)
 	Reply(ctx context.Context, r engine.Reply) error
 	Changed(taskID string) <-chan struct{}
 	Done() <-chan struct{}
@@ -82,14 +82,17 @@ var _ Tasks = (*engine.Engine)(nil)
 
 // Caller is who makes a request.
 type Caller struct {
-	// Name owns the tasks the caller makes.
+	// Name owns the tasks the caller makes, in its tenant.
 	Name string
-	// AllTasks lets the caller see everybody's tasks.
+	// AllTasks lets the caller see everybody's tasks in its tenant.
 	AllTasks bool
 	// SeesHost lets the caller learn which host a machine runs on.
 	SeesHost bool
-	// CardsOnly lets the caller look at cards and do nothing else.
-	CardsOnly bool
+	// Tenant is whose tasks it may see at all; empty for the default tenant.
+	Tenant string
+	// May reports whether the caller has a scope, such as "agents:invoke"; nil
+	// has all. Without any, cards are all there is to see.
+	May func(scope string) bool
 }
 
 // Config says what the surface works with. The first five are required.
@@ -195,11 +198,23 @@ func (cfg *Config) fill() {
 func New(cfg Config) http.Handler {
 	cfg.fill()
 	s := &surface{cfg: cfg}
+	scopes := scopesOfRoutes()
 	// Paths are matched as they were sent: what cleaning would join or drop
 	// names nothing here.
 	m := mux.NewRouter().SkipClean(true)
 	m.NotFoundHandler = http.HandlerFunc(s.notFound)
-	at := func(path string, methods methods) { m.Handle("/agents/{id}"+path, s.methods(methods)) }
+	s.routes(func(path string, all methods) {
+		asked := make(methods, len(all))
+		for method, h := range all {
+			asked[method] = asking(scopeFrom(scopes, method+" "+plainPath(path)), h)
+		}
+		m.Handle("/agents/{id}"+path, s.methods(asked))
+	})
+	return s.virtualHosts(m)
+}
+
+// routes tells at of everything there is below /agents/{id}.
+func (s *surface) routes(at func(path string, methods methods)) {
 	rpc := methods{http.MethodPost: s.rpc}
 	at("", rpc)
 	at("/", rpc)
@@ -219,7 +234,6 @@ func New(cfg Config) http.Handler {
 	at("/tasks/{task:[^/:]+}/artifacts/{artifact:[^/]+}", methods{http.MethodGet: s.artifact, http.MethodHead: s.artifact})
 	s.routesPush(at, "")
 	at("/extendedAgentCard", methods{http.MethodGet: s.rest(restExtendedCard)})
-	return s.virtualHosts(m)
 }
 
 // surface holds what all requests share.
@@ -256,8 +270,8 @@ func (s *surface) begin(w http.ResponseWriter, r *http.Request) (*call, *fault) 
 	if len(c.extensions) > 0 {
 		w.Header().Set(headerExtensions, strings.Join(c.extensions, ", "))
 	}
-	if c.caller.CardsOnly {
-		return nil, errForbidden()
+	if f := c.caller.allow(r.Context()); f != nil {
+		return nil, f
 	}
 	if c.version, f = negotiateVersion(r); f != nil {
 		return nil, f

@@ -13,6 +13,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/api/extensions"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/a2a"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
 const (
@@ -194,7 +195,7 @@ func TestSubscribe(t *testing.T) {
 	id := r.start(fmt.Sprintf("sh:i=0; while [ $i -lt 50 ]; do echo line $i; sleep 0.001; i=$((i+1)); done; "+
 		"while [ ! -e %s/go ]; do sleep 0.01; done; echo end", dir))
 	for { // until all but the end is there
-		if size, _, err := r.db.ArtifactSize(t.Context(), id, "stdout"); err == nil && size == 390 {
+		if size, _, err := r.db.ArtifactSize(t.Context(), task.System(), id, "stdout"); err == nil && size == 390 {
 			break
 		}
 		<-r.engine.Changed(id)

@@ -21,8 +21,8 @@ func (s *surface) artifact(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx := r.Context()
 	c := &call{surface: s, agent: agent, caller: s.cfg.Caller(ctx)}
-	if c.caller.CardsOnly {
-		s.refuse(w, r, errForbidden())
+	if f := c.caller.allow(ctx); f != nil {
+		s.refuse(w, r, f)
 		return
 	}
 	id, name := mux.Vars(r)["task"], mux.Vars(r)["artifact"]
@@ -30,7 +30,7 @@ func (s *surface) artifact(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, f)
 		return
 	}
-	size, complete, err := s.cfg.Store.ArtifactSize(ctx, id, name)
+	size, complete, err := s.cfg.Store.ArtifactSize(ctx, c.caller.scope(), id, name)
 	if err != nil {
 		f := s.explain(ctx, "read an artifact", err)
 		if f.reason == "TASK_NOT_FOUND" {
@@ -54,7 +54,7 @@ func (s *surface) artifact(w http.ResponseWriter, r *http.Request) {
 	}
 	control := http.NewResponseController(w)
 	for offset := uint64(0); offset < size; {
-		data, err := s.cfg.Store.ReadArtifact(ctx, id, name, offset)
+		data, err := s.cfg.Store.ReadArtifact(ctx, c.caller.scope(), id, name, offset)
 		if err != nil || len(data) == 0 {
 			if ctx.Err() == nil {
 				s.cfg.Log.ErrorContext(ctx, "cannot read an artifact", "task", id, "error", err)

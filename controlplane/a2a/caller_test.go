@@ -3,6 +3,7 @@ package a2a_test
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/a2a"
@@ -14,7 +15,11 @@ import (
 func TestCardsOnly(t *testing.T) {
 	r := newRig(t, func(c *a2a.Config, _ *engine.Config) {
 		caller := c.Caller
-		c.Caller = func(ctx context.Context) a2a.Caller { x := caller(ctx); x.CardsOnly = x.Name == "reader"; return x }
+		c.Caller = func(ctx context.Context) a2a.Caller {
+			x := caller(ctx)
+			x.May = func(string) bool { return x.Name != "reader" }
+			return x
+		}
 	})
 	id, _ := r.send("x").path("task", "id").(string)
 	reader := with(map[string]string{"X-User": "reader"})
@@ -43,5 +48,44 @@ func TestCardsOnly(t *testing.T) {
 	}
 	if n := r.do(get, base+"/tasks", "", good).path("totalSize"); n != 1.0 {
 		t.Errorf("there are %v tasks", n)
+	}
+}
+
+// TestTenants: two principals of one name in two tenants do not meet, and who
+// may see all tasks of a tenant sees no other's.
+func TestTenants(t *testing.T) {
+	r := newRig(t, func(c *a2a.Config, _ *engine.Config) {
+		c.Caller = func(ctx context.Context) a2a.Caller {
+			tenant, name, _ := strings.Cut(user(ctx), "/")
+			return a2a.Caller{Tenant: tenant, Name: name, AllTasks: name == "admin"}
+		}
+	})
+	as := func(who string) map[string]string { return with(map[string]string{"X-User": who}) }
+	base := "/agents/" + idA
+	id, _ := r.do(post, base+"/message:send", message("x"), as("blue/alice")).path("task", "id").(string)
+	if id == "" {
+		t.Fatal("no task was made")
+	}
+	for who, sees := range map[string]bool{
+		"blue/alice": true, "blue/admin": true,
+		"blue/bob": false, "red/alice": false, "red/admin": false, "/alice": false, "/admin": false, "default/admin": false,
+	} {
+		status, total := http.StatusNotFound, 0.0
+		if sees {
+			status, total = http.StatusOK, 1.0
+		}
+		for path, method := range map[string]string{"": get, ":subscribe": get, "/artifacts/stdout": get, ":cancel": post} {
+			a := r.do(method, base+"/tasks/"+id+path, "", as(who))
+			if sees && (path == ":cancel" || path == ":subscribe") { // it has ended
+				if a.status == http.StatusNotFound {
+					t.Errorf("%s finds no task at %q", who, path)
+				}
+			} else if a.status != status && path != "/artifacts/stdout" || !sees && a.status != http.StatusNotFound {
+				t.Errorf("%s at %q: %d %s, want %d", who, path, a.status, a.body, status)
+			}
+		}
+		if got := r.do(get, base+"/tasks", "", as(who)).path("totalSize"); got != total {
+			t.Errorf("%s lists %v tasks, want %v", who, got, total)
+		}
 	}
 }

@@ -58,9 +58,9 @@ func errUnauthenticated() *fault {
 	}
 }
 
-func errForbidden() *fault {
+func errForbidden(scope string) *fault {
 	return &fault{
 		rpc: rpcInvalid, http: http.StatusForbidden, rpcHTTP: http.StatusForbidden, status: "PERMISSION_DENIED",
-		reason: "PERMISSION_DENIED", domain: domainOwn, message: "this needs a token with the scope agents:invoke",
+		reason: "PERMISSION_DENIED", domain: domainOwn, message: "this needs a token with the scope " + scope,
 	}
 }

@@ -20,7 +20,7 @@ func (c *call) followUp(ctx context.Context, rec task.Record, req sendRequest) (
 		return rec, f
 	}
 	_, err := c.cfg.Tasks.Submit(ctx, engine.Submission{
-		Owner: c.caller.Name, Continues: rec.ID, Message: req.message, Metadata: req.metadata,
+		Scope: c.caller.scope(), Continues: rec.ID, Message: req.message, Metadata: req.metadata,
 		Machine: c.agent.machine(), Extensions: c.extensions,
 	})
 	switch {
@@ -34,7 +34,8 @@ func (c *call) followUp(ctx context.Context, rec task.Record, req sendRequest) (
 
 // continued is a task after a message to it; before is how it was.
 func (c *call) continued(ctx context.Context, before task.Record, req sendRequest) (task.Record, *fault) {
-	rec, err := c.cfg.Store.Task(context.WithoutCancel(ctx), before.ID, task.View{History: -1, Inline: c.cfg.Limits.Inline})
+	v := task.View{History: -1, Inline: c.cfg.Limits.Inline}
+	rec, err := c.cfg.Store.Task(context.WithoutCancel(ctx), c.caller.scope(), before.ID, v)
 	if err != nil {
 		return rec, c.explain(ctx, "read a task", err)
 	}

@@ -21,7 +21,7 @@ func (closedTasks) Submit(context.Context, engine.Submission) (engine.Result, er
 	return engine.Result{}, engine.ErrClosed
 }
 
-func (closedTasks) Cancel(context.Context, string) (task.Record, error) {
+func (closedTasks) Cancel(context.Context, task.Scope, string) (task.Record, error) {
 	return task.Record{}, task.ErrNotFound
 }
 func (closedTasks) Reply(context.Context, engine.Reply) error { return engine.ErrClosed }

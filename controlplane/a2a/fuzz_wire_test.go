@@ -34,7 +34,7 @@ func fuzzTask(f *testing.F, db *sqlite.DB, id string) {
 	})
 	must(err)
 	move := func(s task.State) {
-		rec, err := db.Task(ctx, id, task.View{Inline: -1})
+		rec, err := db.Task(ctx, task.System(), id, task.View{Inline: -1})
 		must(err)
 		_, err = db.Move(ctx, id, task.Transition{Version: rec.Version, Status: task.Status{State: s, Timestamp: task.Stamp(time.Now())}})
 		must(err)
@@ -56,7 +56,7 @@ func fuzzTask(f *testing.F, db *sqlite.DB, id string) {
 func FuzzLastEventID(f *testing.F) {
 	h, db := fuzzHandler(f)
 	fuzzTask(f, db, "t")
-	rec, err := db.Task(f.Context(), "t", task.View{Inline: -1})
+	rec, err := db.Task(f.Context(), task.System(), "t", task.View{Inline: -1})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func (c *call) continueTask(ctx context.Context, req sendRequest) (task.Record, 
 		return rec, f
 	}
 	err = c.cfg.Tasks.Reply(ctx, engine.Reply{
-		InstanceID: c.agent.ID, TaskID: rec.ID, ContextID: rec.ContextID,
+		Scope: c.caller.scope(), InstanceID: c.agent.ID, TaskID: rec.ID, ContextID: rec.ContextID,
 		PromptID: reply.PromptID, Payload: reply.Payload, Message: m,
 	})
 	if err != nil {

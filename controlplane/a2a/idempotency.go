@@ -121,7 +121,9 @@ func (c *call) takeOff(ctx context.Context, raw json.RawMessage) (*flight, *faul
 		return nil, c.internal(ctx, "make a task id", err)
 	}
 	return &flight{
-		key:  idempotency.Key{Principal: c.caller.Name, Instance: c.agent.ID, MessageID: messageID},
+		key: idempotency.Key{
+			Tenant: c.caller.scope().TenantOrDefault(), Principal: c.caller.Name, Instance: c.agent.ID, MessageID: messageID,
+		},
 		hash: hash, taskID: id.String(), made: make(chan struct{}), done: make(chan struct{}),
 	}, nil
 }
@@ -298,7 +300,7 @@ func (c *call) taskOf(ctx context.Context, known idempotency.Reservation) (strin
 	if a := decodeAnswer(known); a.taskID() != "" {
 		id = a.taskID() // a message to a task there was before
 	}
-	_, err := c.cfg.Store.Task(ctx, id, task.View{Inline: -1})
+	_, err := c.cfg.Store.Task(ctx, c.caller.scope(), id, task.View{Inline: -1})
 	switch {
 	case errors.Is(err, task.ErrNotFound) && !known.Answered:
 		return "", nil
@@ -323,14 +325,14 @@ func (c *call) again(ctx context.Context, id string, known idempotency.Reservati
 	if f != nil {
 		return nil, f
 	}
-	rec, err := c.cfg.Store.Task(ctx, id, task.View{History: req.history, Inline: -1})
+	rec, err := c.cfg.Store.Task(ctx, c.caller.scope(), id, task.View{History: req.history, Inline: -1})
 	if err != nil {
 		return nil, c.explain(ctx, "read a task", err)
 	}
 	if id != known.TaskID { // it was there before the message: its start is not the message's
 		return &feed{first: rec, after: rec.LastSeq, untilInput: true}, nil
 	}
-	events, err := c.cfg.Store.Events(ctx, id, 0)
+	events, err := c.cfg.Store.Events(ctx, c.caller.scope(), id, 0)
 	if err != nil {
 		return nil, c.explain(ctx, "read a task's events", err)
 	}

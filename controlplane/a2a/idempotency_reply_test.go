@@ -11,6 +11,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/idempotency"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/prompt"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
 // TestIdempotentReplyAfterDeath finds what a process left that died with a
@@ -54,7 +55,7 @@ func TestIdempotentReplyAfterDeath(t *testing.T) {
 	}
 	ref.RunID = rec.RunID
 	ref.ContextID, _ = r.do(http.MethodGet, "/agents/"+idA+"/tasks/"+taskID, "", good).json["contextId"].(string)
-	if err := r.db.Claim(t.Context(), ref, []byte("y\n"), [2]uint64{}); err != nil {
+	if err := r.db.Claim(t.Context(), task.System(), ref, []byte("y\n"), [2]uint64{}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // it passes, so it is not kept

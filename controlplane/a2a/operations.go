@@ -13,17 +13,17 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
-// find returns a task the caller may see. Somebody else's and another
-// machine's look like none at all.
+// find returns a task the caller may see. Another machine's looks like none at
+// all, as somebody else's does to the store.
 func (c *call) find(ctx context.Context, id string, v task.View) (task.Record, *fault) {
 	if id == "" || len(id) > maxID {
 		return task.Record{}, errTaskNotFound()
 	}
-	rec, err := c.cfg.Store.Task(ctx, id, v)
+	rec, err := c.cfg.Store.Task(ctx, c.caller.scope(), id, v)
 	if err != nil {
 		return task.Record{}, c.explain(ctx, "read a task", err)
 	}
-	if rec.InstanceID != c.agent.ID || !c.caller.AllTasks && rec.Owner != c.caller.Name {
+	if rec.InstanceID != c.agent.ID {
 		return task.Record{}, errTaskNotFound()
 	}
 	return rec, nil
@@ -42,7 +42,7 @@ func (c *call) submit(ctx context.Context, req sendRequest) (engine.Result, *fau
 		return engine.Result{}, f
 	}
 	res, err := c.cfg.Tasks.Submit(ctx, engine.Submission{
-		Owner: c.caller.Name, ContextID: req.message.ContextID, Message: req.message, Metadata: req.metadata,
+		Scope: c.caller.scope(), ContextID: req.message.ContextID, Message: req.message, Metadata: req.metadata,
 		Machine: c.agent.machine(), Extensions: c.extensions, TaskID: c.flight.id(),
 	})
 	switch {
@@ -88,7 +88,7 @@ func (c *call) await(ctx context.Context, id string, req sendRequest) (any, *fau
 	if !req.immediately {
 		c.settle(ctx, id)
 	}
-	rec, err := c.cfg.Store.Task(context.WithoutCancel(ctx), id, v)
+	rec, err := c.cfg.Store.Task(context.WithoutCancel(ctx), c.caller.scope(), id, v)
 	if err != nil {
 		return nil, c.explain(ctx, "read a task", err)
 	}
@@ -103,7 +103,7 @@ func (c *call) settle(ctx context.Context, id string) {
 	defer limit.Stop()
 	for {
 		changed := c.cfg.Tasks.Changed(id)
-		rec, err := c.cfg.Store.Task(ctx, id, task.View{Inline: -1})
+		rec, err := c.cfg.Store.Task(ctx, c.caller.scope(), id, task.View{Inline: -1})
 		if err != nil || changed == nil || rec.Status.State.Terminal() || rec.Status.State.Interrupted() {
 			return // an error is met again, and told, by who reads the task next
 		}
@@ -135,7 +135,7 @@ func (c *call) cancel(ctx context.Context, id string) (any, *fault) {
 	}
 	wait, stop := context.WithTimeout(ctx, c.cfg.Limits.CancelWait)
 	defer stop()
-	rec, err := c.cfg.Tasks.Cancel(wait, id)
+	rec, err := c.cfg.Tasks.Cancel(wait, c.caller.scope(), id)
 	if errors.Is(err, task.ErrTerminal) {
 		rec, f := c.find(ctx, id, task.View{Inline: -1})
 		if f != nil {
@@ -164,14 +164,11 @@ const (
 // list is ListTasks.
 func (c *call) list(ctx context.Context, req listRequest) (any, *fault) {
 	req.filter.InstanceID = c.agent.ID
-	if !c.caller.AllTasks {
-		req.filter.Owner = c.caller.Name
-	}
 	v := task.View{History: req.history, Inline: -1}
 	if req.inline {
 		v.Inline = c.cfg.Limits.Inline
 	}
-	page, err := c.cfg.Store.List(ctx, req.filter, v)
+	page, err := c.cfg.Store.List(ctx, c.caller.scope(), req.filter, v)
 	if err != nil {
 		return nil, c.explain(ctx, "list tasks", err)
 	}

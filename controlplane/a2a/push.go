@@ -17,9 +17,9 @@ import (
 type Push interface {
 	// Check says with a *push.Refusal what is wrong with a registration.
 	Check(ctx context.Context, r push.Registration) error
-	Create(ctx context.Context, taskID string, r push.Registration, after int64) (push.Hook, error)
-	List(ctx context.Context, taskID string) ([]push.Hook, error)
-	Delete(ctx context.Context, taskID, id string) error
+	Create(ctx context.Context, in task.Scope, taskID string, r push.Registration, after int64) (push.Hook, error)
+	List(ctx context.Context, in task.Scope, taskID string) ([]push.Hook, error)
+	Delete(ctx context.Context, in task.Scope, taskID, id string) error
 }
 
 var _ Push = (*push.Service)(nil)
@@ -110,7 +110,7 @@ func (c *call) addPush(ctx context.Context, taskID string, p *inlinePush, after 
 	if p == nil {
 		return nil
 	}
-	_, err := c.cfg.Push.Create(ctx, taskID, p.Registration, after)
+	_, err := c.cfg.Push.Create(ctx, c.caller.scope(), taskID, p.Registration, after)
 	return c.explainPush(ctx, p.path, err)
 }
 
@@ -128,7 +128,7 @@ func (c *call) createPush(ctx context.Context, r pushRequest) (push.Hook, *fault
 	if f := c.pushTask(ctx, r.taskID); f != nil {
 		return push.Hook{}, f
 	}
-	h, err := c.cfg.Push.Create(ctx, r.taskID, r.registration, push.FromNow)
+	h, err := c.cfg.Push.Create(ctx, c.caller.scope(), r.taskID, r.registration, push.FromNow)
 	return h, c.explainPush(ctx, r.path, err)
 }
 
@@ -150,7 +150,7 @@ func (c *call) listPush(ctx context.Context, taskID string) ([]push.Hook, *fault
 	if f := c.pushTask(ctx, taskID); f != nil {
 		return nil, f
 	}
-	all, err := c.cfg.Push.List(ctx, taskID)
+	all, err := c.cfg.Push.List(ctx, c.caller.scope(), taskID)
 	return all, c.explainPush(ctx, "", err)
 }
 
@@ -159,7 +159,7 @@ func (c *call) deletePush(ctx context.Context, r pushRequest) *fault {
 	if f := c.pushTask(ctx, r.taskID); f != nil {
 		return f
 	}
-	return c.explainPush(ctx, "", c.cfg.Push.Delete(ctx, r.taskID, r.registration.ID))
+	return c.explainPush(ctx, "", c.cfg.Push.Delete(ctx, c.caller.scope(), r.taskID, r.registration.ID))
 }
 
 // explainPush maps the errors of Push to faults; path is where in the request

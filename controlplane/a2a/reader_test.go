@@ -19,7 +19,7 @@ func TestSlowReader(t *testing.T) {
 	const size = 12 << 20 // more than the buffers of a connection take
 	slow := r.open(post, "/agents/"+idA+"/message:stream", message("sh:head -c 12582912 /dev/zero | tr '\\0' x"), good)
 	defer slow.Body.Close()
-	page, err := r.db.List(t.Context(), task.Filter{InstanceID: idA, Limit: 1}, task.View{Inline: -1})
+	page, err := r.db.List(t.Context(), task.System(), task.Filter{InstanceID: idA, Limit: 1}, task.View{Inline: -1})
 	if err != nil || len(page.Tasks) != 1 {
 		t.Fatal(page, err)
 	}

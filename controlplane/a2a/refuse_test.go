@@ -215,7 +215,7 @@ func FuzzBodies(f *testing.F) {
 				t.Fatalf("%s answers %d %s", path, w.Code, w.Body)
 			}
 		}
-		page, err := db.List(t.Context(), task.Filter{InstanceID: idA, Limit: 1}, task.View{Inline: -1})
+		page, err := db.List(t.Context(), task.System(), task.Filter{InstanceID: idA, Limit: 1}, task.View{Inline: -1})
 		if err != nil || page.Total != 0 {
 			t.Fatalf("%d tasks, %v", page.Total, err)
 		}

@@ -33,7 +33,7 @@ func newOpening(fd *feed) *opening {
 
 func (o *opening) feed(c *call) *feed {
 	return &feed{
-		first: task.Record{Task: o.Task, InstanceID: c.agent.ID, Owner: c.caller.Name, LastSeq: o.Seq},
+		first: task.Record{Task: o.Task, InstanceID: c.agent.ID, LastSeq: o.Seq},
 		after: o.After, cuts: o.Cuts, untilInput: true, waits: o.Waits,
 	}
 }

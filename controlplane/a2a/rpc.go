@@ -82,9 +82,15 @@ func (s *surface) rpc(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	method, ok := c.rpcMethods()[req.method]
-	switch {
-	case !ok:
+	if !ok {
 		s.rpcRefuse(w, r, req.id, noMethod(req.method, c.version))
+		return
+	}
+	if f := c.caller.allowScope(scopeFrom(scopesOfMethods(), req.method)); f != nil {
+		s.rpcRefuse(w, r, req.id, f)
+		return
+	}
+	switch {
 	case method.stream != nil:
 		feed, f := method.stream(c, r.Context(), req.params, r)
 		if f != nil {

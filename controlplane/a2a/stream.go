@@ -198,7 +198,7 @@ func (c *call) pump(ctx context.Context, fd *feed, out *sse) error {
 	id := fd.first.ID
 	for {
 		changed := c.cfg.Tasks.Changed(id)
-		events, err := c.cfg.Store.Events(ctx, id, fd.after)
+		events, err := c.cfg.Store.Events(ctx, c.caller.scope(), id, fd.after)
 		if err != nil {
 			return err
 		}

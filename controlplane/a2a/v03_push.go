@@ -167,7 +167,7 @@ func (s *surface) pushBody03(ctx context.Context, rec task.Record, e task.Event)
 	} else if err != nil {
 		return push.Body{}, err
 	}
-	rec, err = s.cfg.Store.Task(ctx, rec.ID, task.View{Inline: s.cfg.Limits.Inline})
+	rec, err = s.cfg.Store.Task(ctx, task.System(), rec.ID, task.View{Inline: s.cfg.Limits.Inline})
 	if err != nil {
 		return push.Body{}, err
 	}

@@ -24,8 +24,10 @@ const (
 	HashAlgorithm    = "sha-256"
 )
 
-// Key names a message. Two principals, and two instances, never share one.
+// Key names a message. Two principals, and two instances, never share one; a
+// principal is one of its tenant.
 type Key struct {
+	Tenant    string // empty for the default tenant
 	Principal string
 	Instance  instance.ID
 	MessageID string

@@ -68,12 +68,14 @@ type Dialogue struct {
 
 // Store keeps prompts. Every method is one durable transaction. A task has at
 // most one prompt that is open or claimed, and it belongs to one version of the
-// task: any change of the task's status closes it.
+// task: any change of the task's status closes it. All but Claim act for who carries
+// the task out.
 type Store interface {
 	// Raise moves a task to input-required and stores the prompt it asks.
 	Raise(ctx context.Context, t task.Transition, p Record) (task.Record, error)
-	// Claim gives the open prompt to one reply. ErrNotCurrent to all others.
-	Claim(ctx context.Context, ref Ref, answer []byte, seen [2]uint64) error
+	// Claim gives the open prompt of a task in scope to one reply.
+	// ErrNotCurrent to all others.
+	Claim(ctx context.Context, s task.Scope, ref Ref, answer []byte, seen [2]uint64) error
 	// Answered ends a claimed prompt, moves its task on and adds the turns to
 	// the task's history.
 	Answered(ctx context.Context, ref Ref, t task.Transition, turns []task.Message) (task.Record, error)

@@ -80,7 +80,7 @@ func (w *worker) turn(ctx context.Context, idle bool) (next, time.Duration) {
 		return w.finish(ctx) // it could not be stored before
 	}
 	if w.rec.ID == "" || idle {
-		rec, err := w.s.cfg.Log.Task(ctx, w.hook.TaskID, task.View{Inline: -1})
+		rec, err := w.s.cfg.Log.Task(ctx, task.System(), w.hook.TaskID, task.View{Inline: -1})
 		if errors.Is(err, task.ErrNotFound) {
 			return end, 0 // and the webhook with it
 		}
@@ -89,12 +89,12 @@ func (w *worker) turn(ctx context.Context, idle bool) (next, time.Duration) {
 		}
 		w.rec = rec
 	}
-	leave := w.s.gate.enter(ctx, w.rec.Owner)
+	leave := w.s.gate.enter(ctx, principal{w.rec.Tenant, w.rec.Owner})
 	if leave == nil {
 		return end, 0
 	}
 	defer leave()
-	events, err := w.s.cfg.Log.Events(ctx, w.hook.TaskID, w.p.Delivered)
+	events, err := w.s.cfg.Log.Events(ctx, task.System(), w.hook.TaskID, w.p.Delivered)
 	if err != nil {
 		return w.trouble(ctx, "read the task's events", err)
 	}

@@ -21,7 +21,7 @@ func TestDelivery(t *testing.T) {
 	hook := newReceiver(t, nil)
 	r := newRig(t, nil)
 	r.task("t")
-	h, err := r.s.Create(t.Context(), "t", push.Registration{
+	h, err := r.s.Create(t.Context(), task.System(), "t", push.Registration{
 		ID: "mine", Version: "1.0", URL: hook.url, Token: "tok", Scheme: "Bearer", Credentials: "cred",
 	}, 0)
 	if err != nil || h.ID != "mine" || h.Token != "" || h.Credentials != "" || h.Scheme != "Bearer" {
@@ -161,7 +161,7 @@ func TestGiveUp(t *testing.T) {
 			reg := push.Registration{
 				ID: "h", Version: "1.0", URL: hook.url, Token: "the-token", Scheme: "Bearer", Credentials: "the-credentials",
 			}
-			_, err := r.s.Create(t.Context(), "t", reg, 0)
+			_, err := r.s.Create(t.Context(), task.System(), "t", reg, 0)
 			r.must(err)
 			p := r.stored("t", func(p push.Progress) bool { return p.State == push.GaveUp })
 			if p.Delivered != 0 || p.Cause != fmt.Sprint("status ", c.status) || c.failures > 0 && p.Failures != c.failures || p.Failures < 1 {
@@ -184,7 +184,7 @@ func TestGiveUp(t *testing.T) {
 			r.close()
 			r.open()
 			status.Store(200)
-			_, err = r.s.Create(t.Context(), "t", reg, push.FromNow)
+			_, err = r.s.Create(t.Context(), task.System(), "t", reg, push.FromNow)
 			r.must(err)
 			r.done("t")
 			if got := hook.all(); len(got) != 2 || got[0].Seq != 1 || got[1].Seq != 2 {
@@ -256,9 +256,9 @@ func TestSlowHook(t *testing.T) {
 	fast := newReceiver(t, nil)
 	r := newRig(t, func(c *push.Config) { c.Limits = push.Limits{Timeout: time.Hour, PerOwner: 2} })
 	r.task("t")
-	_, err := r.s.Create(t.Context(), "t", push.Registration{ID: "slow", Version: "1.0", URL: srv.URL}, 0)
+	_, err := r.s.Create(t.Context(), task.System(), "t", push.Registration{ID: "slow", Version: "1.0", URL: srv.URL}, 0)
 	r.must(err)
-	_, err = r.s.Create(t.Context(), "t", push.Registration{ID: "fast", Version: "1.0", URL: fast.url}, 0)
+	_, err = r.s.Create(t.Context(), task.System(), "t", push.Registration{ID: "fast", Version: "1.0", URL: fast.url}, 0)
 	r.must(err)
 	r.move("t", task.Working)
 	var p task.Progress
@@ -328,10 +328,10 @@ func TestReplaceAndDelete(t *testing.T) {
 	hook := newReceiver(t, nil)
 	r := newRig(t, nil)
 	r.task("t")
-	old, err := r.s.Create(t.Context(), "t", push.Registration{ID: "h", Version: "0.3", URL: srv.URL}, 0)
+	old, err := r.s.Create(t.Context(), task.System(), "t", push.Registration{ID: "h", Version: "0.3", URL: srv.URL}, 0)
 	r.must(err)
 	<-arrived // a delivery is under way; the replacement ends it
-	h, err := r.s.Create(t.Context(), "t", push.Registration{ID: "h", Version: "1.0", URL: hook.url}, push.FromNow)
+	h, err := r.s.Create(t.Context(), task.System(), "t", push.Registration{ID: "h", Version: "1.0", URL: hook.url}, push.FromNow)
 	r.must(err)
 	if h.Serial == old.Serial {
 		t.Error("a replacement is the same registration")
@@ -339,18 +339,18 @@ func TestReplaceAndDelete(t *testing.T) {
 	if q := hook.next(t); q.Seq != 1 || q.Version != "1.0" {
 		t.Errorf("the replacement got %+v", q)
 	}
-	list, err := r.s.List(t.Context(), "t")
+	list, err := r.s.List(t.Context(), task.System(), "t")
 	if err != nil || len(list) != 1 || list[0].URL != hook.url {
 		t.Errorf("list is %+v, %v", list, err)
 	}
-	_, err = r.s.Create(t.Context(), "t", push.Registration{ID: "h", Version: "1.0", URL: srv.URL}, push.FromNow)
+	_, err = r.s.Create(t.Context(), task.System(), "t", push.Registration{ID: "h", Version: "1.0", URL: srv.URL}, push.FromNow)
 	r.must(err)
 	r.move("t", task.Working)
 	<-arrived
-	r.must(r.s.Delete(t.Context(), "t", "h"))
-	r.must(r.s.Delete(t.Context(), "t", "h"))
+	r.must(r.s.Delete(t.Context(), task.System(), "t", "h"))
+	r.must(r.s.Delete(t.Context(), task.System(), "t", "h"))
 	r.move("t", task.Completed)
-	if list, err := r.s.List(t.Context(), "t"); err != nil || len(list) != 0 {
+	if list, err := r.s.List(t.Context(), task.System(), "t"); err != nil || len(list) != 0 {
 		t.Errorf("list is %+v, %v", list, err)
 	}
 	if len(arrived) > 0 || len(hook.all()) > 0 {
@@ -366,7 +366,7 @@ func TestFromNow(t *testing.T) {
 	reg := push.Registration{Version: "1.0", URL: hook.url}
 	r.task("t")
 	r.move("t", task.Working)
-	_, err := r.s.Create(t.Context(), "t", reg, push.FromNow)
+	_, err := r.s.Create(t.Context(), task.System(), "t", reg, push.FromNow)
 	r.must(err)
 	r.move("t", task.Completed)
 	r.done("t")
@@ -375,7 +375,7 @@ func TestFromNow(t *testing.T) {
 	}
 	r.must(r.tasks.create(t.Context(), "ended", "alice"))
 	r.move("ended", task.Failed)
-	_, err = r.s.Create(t.Context(), "ended", reg, push.FromNow)
+	_, err = r.s.Create(t.Context(), task.System(), "ended", reg, push.FromNow)
 	r.must(err)
 	r.done("ended")
 	if got := hook.all(); len(got) != 1 || got[0].State != task.Failed {
@@ -390,14 +390,14 @@ func TestBounds(t *testing.T) {
 	r.hook("t", hook.url)
 	h := r.hook("t", hook.url)
 	reg := push.Registration{Version: "1.0", URL: hook.url}
-	if _, err := r.s.Create(t.Context(), "t", reg, push.FromNow); !errors.Is(err, push.ErrTooMany) {
+	if _, err := r.s.Create(t.Context(), task.System(), "t", reg, push.FromNow); !errors.Is(err, push.ErrTooMany) {
 		t.Errorf("a third: %v", err)
 	}
 	reg.ID = h.ID
-	if _, err := r.s.Create(t.Context(), "t", reg, push.FromNow); err != nil {
+	if _, err := r.s.Create(t.Context(), task.System(), "t", reg, push.FromNow); err != nil {
 		t.Errorf("a replacement: %v", err)
 	}
-	if _, err := r.s.Create(t.Context(), "none", reg, push.FromNow); !errors.Is(err, task.ErrNotFound) {
+	if _, err := r.s.Create(t.Context(), task.System(), "none", reg, push.FromNow); !errors.Is(err, task.ErrNotFound) {
 		t.Errorf("for no task: %v", err)
 	}
 }
@@ -423,12 +423,12 @@ func TestRefusals(t *testing.T) {
 	} {
 		for _, reg := range regs {
 			var refusal *push.Refusal
-			if _, err := r.s.Create(t.Context(), "t", reg, 0); !errors.As(err, &refusal) || refusal.Field != field {
+			if _, err := r.s.Create(t.Context(), task.System(), "t", reg, 0); !errors.As(err, &refusal) || refusal.Field != field {
 				t.Errorf("%+v: %v, want a refusal of %s", reg, err, field)
 			}
 		}
 	}
-	if list, err := r.s.List(t.Context(), "t"); err != nil || len(list) != 0 {
+	if list, err := r.s.List(t.Context(), task.System(), "t"); err != nil || len(list) != 0 {
 		t.Errorf("stored %+v, %v", list, err)
 	}
 }
@@ -439,7 +439,7 @@ func TestStoredHeaders(t *testing.T) {
 	hook := newReceiver(t, nil)
 	r := newRig(t, nil)
 	r.task("t")
-	_, err := r.db.Webhooks().Put(t.Context(), push.Hook{
+	_, err := r.db.Webhooks().Put(t.Context(), task.System(), push.Hook{
 		TaskID: "t", ID: "h", Version: "1.0", URL: hook.url, Token: "a\r\nX-Evil: 1", CreatedAt: time.Now(),
 	}, 0, 16)
 	r.must(err)

@@ -12,8 +12,11 @@ type gate struct {
 	all      chan struct{}
 
 	mu     sync.Mutex
-	owners map[string]*ownerGate
+	owners map[principal]*ownerGate
 }
+
+// principal is who owns tasks.
+type principal struct{ tenant, name string }
 
 type ownerGate struct {
 	slots chan struct{}
@@ -21,11 +24,11 @@ type ownerGate struct {
 }
 
 func newGate(perOwner, all int) *gate {
-	return &gate{perOwner: perOwner, all: make(chan struct{}, all), owners: map[string]*ownerGate{}}
+	return &gate{perOwner: perOwner, all: make(chan struct{}, all), owners: map[principal]*ownerGate{}}
 }
 
 // enter waits for a place and returns how to leave it; nil if ctx ended first.
-func (g *gate) enter(ctx context.Context, owner string) func() {
+func (g *gate) enter(ctx context.Context, owner principal) func() {
 	o := g.owner(owner)
 	select {
 	case o.slots <- struct{}{}:
@@ -47,7 +50,7 @@ func (g *gate) enter(ctx context.Context, owner string) func() {
 	}
 }
 
-func (g *gate) owner(name string) *ownerGate {
+func (g *gate) owner(name principal) *ownerGate {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	o := g.owners[name]
@@ -59,7 +62,7 @@ func (g *gate) owner(name string) *ownerGate {
 	return o
 }
 
-func (g *gate) leave(name string, o *ownerGate) {
+func (g *gate) leave(name principal, o *ownerGate) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if o.users--; o.users == 0 {

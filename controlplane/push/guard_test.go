@@ -179,7 +179,7 @@ func TestRulesChange(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, func(c *push.Config) { c.Guard = g; c.Limits.MaxTries = 2 })
 			r.task("t")
-			_, err := r.db.Webhooks().Put(t.Context(), push.Hook{TaskID: "t", ID: "h", Version: "1.0", URL: untouched(t)}, 0, 16)
+			_, err := r.db.Webhooks().Put(t.Context(), task.System(), push.Hook{TaskID: "t", ID: "h", Version: "1.0", URL: untouched(t)}, 0, 16)
 			r.must(err)
 			r.must(r.s.Start(t.Context()))
 			if p := r.stored("t", func(p push.Progress) bool { return p.State == push.GaveUp }); p.Cause != "address refused" {

@@ -39,7 +39,7 @@ func TestGate(t *testing.T) {
 	for i := range 200 {
 		owner := string(rune('a' + i%5))
 		wg.Go(func() {
-			leave := g.enter(t.Context(), owner)
+			leave := g.enter(t.Context(), principal{name: owner})
 			mu.Lock()
 			inside[owner]++
 			if all++; all > 5 || inside[owner] > 2 {
@@ -54,10 +54,10 @@ func TestGate(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	a, b := g.enter(t.Context(), "a"), g.enter(t.Context(), "a")
+	a, b := g.enter(t.Context(), principal{name: "a"}), g.enter(t.Context(), principal{name: "a"})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if g.enter(ctx, "a") != nil {
+	if g.enter(ctx, principal{name: "a"}) != nil {
 		t.Error("entered a full gate")
 	}
 	a()

@@ -40,12 +40,12 @@ func send(ctx context.Context, path, url string) error {
 	if err := s.Start(ctx); err != nil {
 		return err
 	}
-	if _, err := db.Task(ctx, "t", task.View{Inline: -1}); err != nil {
+	if _, err := db.Task(ctx, task.System(), "t", task.View{Inline: -1}); err != nil {
 		if err := f.create(ctx, "t", "alice"); err != nil {
 			return err
 		}
 	}
-	if _, err := s.Create(ctx, "t", push.Registration{ID: "h", Version: "1.0", URL: url}, 0); err != nil {
+	if _, err := s.Create(ctx, task.System(), "t", push.Registration{ID: "h", Version: "1.0", URL: url}, 0); err != nil {
 		return err
 	}
 	fmt.Println("started")

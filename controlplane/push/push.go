@@ -34,17 +34,18 @@ import (
 const FromNow = -1
 
 // Store keeps webhooks. A method that has returned nil has reached the disk.
+// Those that a caller asks for take its scope; a task outside of it is none.
 type Store interface {
 	// Put stores a webhook and returns it with its serial and cursor. One with
 	// the same task and id is replaced, and the cursor taken over. A new one
 	// begins behind the event after, or as FromNow says.
 	// task.ErrNotFound if there is no such task, ErrTooMany if it has max.
-	Put(ctx context.Context, h Hook, after int64, limit int) (Hook, error)
+	Put(ctx context.Context, in task.Scope, h Hook, after int64, limit int) (Hook, error)
 	// Hooks lists the webhooks of a task, oldest first.
-	Hooks(ctx context.Context, taskID string) ([]Hook, error)
+	Hooks(ctx context.Context, in task.Scope, taskID string) ([]Hook, error)
 	// Delete removes a webhook; none to remove is no error.
-	Delete(ctx context.Context, taskID, id string) error
-	// Active lists the webhooks that deliveries are due to.
+	Delete(ctx context.Context, in task.Scope, taskID, id string) error
+	// Active lists the webhooks that deliveries are due to, of all tenants.
 	Active(ctx context.Context) ([]Hook, error)
 	// Save stores the progress of a registration. ErrGone if it is no more.
 	Save(ctx context.Context, serial int64, p Progress) error
@@ -60,8 +61,8 @@ var (
 
 // Log is the log of tasks.
 type Log interface {
-	Task(ctx context.Context, id string, v task.View) (task.Record, error)
-	Events(ctx context.Context, id string, after uint64) ([]task.Event, error)
+	Task(ctx context.Context, in task.Scope, id string, v task.View) (task.Record, error)
+	Events(ctx context.Context, in task.Scope, id string, after uint64) ([]task.Event, error)
 }
 
 // Tasks says when the log grows.
@@ -224,7 +225,7 @@ func (s *Service) Check(ctx context.Context, r Registration) error {
 // Create registers a webhook for a task, in place of one with the same id.
 // What it is told begins behind the event after: 0 for everything, or FromNow.
 // The secrets are not in what is returned.
-func (s *Service) Create(ctx context.Context, taskID string, r Registration, after int64) (Hook, error) {
+func (s *Service) Create(ctx context.Context, in task.Scope, taskID string, r Registration, after int64) (Hook, error) {
 	if err := s.Check(ctx, r); err != nil {
 		return Hook{}, err
 	}
@@ -241,7 +242,7 @@ func (s *Service) Create(ctx context.Context, taskID string, r Registration, aft
 	}
 	s.changing.Lock()
 	defer s.changing.Unlock()
-	h, err := s.cfg.Store.Put(ctx, h, after, s.cfg.Limits.PerTask)
+	h, err := s.cfg.Store.Put(ctx, in, h, after, s.cfg.Limits.PerTask)
 	if err != nil {
 		return Hook{}, err
 	}
@@ -250,8 +251,8 @@ func (s *Service) Create(ctx context.Context, taskID string, r Registration, aft
 }
 
 // List returns the webhooks of a task, oldest first, without their secrets.
-func (s *Service) List(ctx context.Context, taskID string) ([]Hook, error) {
-	hooks, err := s.cfg.Store.Hooks(ctx, taskID)
+func (s *Service) List(ctx context.Context, in task.Scope, taskID string) ([]Hook, error) {
+	hooks, err := s.cfg.Store.Hooks(ctx, in, taskID)
 	for i := range hooks {
 		hooks[i] = hooks[i].public()
 	}
@@ -260,10 +261,15 @@ func (s *Service) List(ctx context.Context, taskID string) ([]Hook, error) {
 
 // Delete removes a webhook. None to remove is no error. After it has returned
 // no delivery begins.
-func (s *Service) Delete(ctx context.Context, taskID, id string) error {
+func (s *Service) Delete(ctx context.Context, in task.Scope, taskID, id string) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
-	if err := s.cfg.Store.Delete(ctx, taskID, id); err != nil {
+	if _, err := s.cfg.Log.Task(ctx, in, taskID, task.View{Inline: -1}); errors.Is(err, task.ErrNotFound) {
+		return nil // and what there is goes on
+	} else if err != nil {
+		return err
+	}
+	if err := s.cfg.Store.Delete(ctx, in, taskID, id); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -74,7 +74,7 @@ func (f *tasks) create(ctx context.Context, id, owner string) error {
 }
 
 func (f *tasks) move(ctx context.Context, id string, s task.State) error {
-	rec, err := f.db.Task(ctx, id, task.View{Inline: -1})
+	rec, err := f.db.Task(ctx, task.System(), id, task.View{Inline: -1})
 	if err != nil {
 		return err
 	}
@@ -230,7 +230,7 @@ func (r *rig) move(id string, s task.State) {
 
 func (r *rig) hook(taskID, url string) push.Hook {
 	r.t.Helper()
-	h, err := r.s.Create(r.t.Context(), taskID, push.Registration{Version: "1.0", URL: url}, 0)
+	h, err := r.s.Create(r.t.Context(), task.System(), taskID, push.Registration{Version: "1.0", URL: url}, 0)
 	r.must(err)
 	return h
 }
@@ -243,7 +243,7 @@ func (r *rig) stored(taskID string, wanted func(push.Progress) bool) push.Progre
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		hooks, err := r.db.Webhooks().Hooks(r.t.Context(), taskID)
+		hooks, err := r.db.Webhooks().Hooks(r.t.Context(), task.System(), taskID)
 		r.must(err)
 		if len(hooks) == 1 && wanted(hooks[0].Progress) {
 			return hooks[0].Progress

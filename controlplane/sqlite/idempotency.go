@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/idempotency"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
 // expiredPerReserve bounds how many expired messages one new one clears away.
@@ -24,7 +26,7 @@ func (db *DB) Idempotency() Idempotency { return Idempotency{db} }
 func (s Idempotency) Reserve(
 	ctx context.Context, k idempotency.Key, want idempotency.Reservation, at time.Time, b idempotency.Bounds,
 ) (got idempotency.Reservation, err error) {
-	oldest := millis(at.Add(-b.TTL))
+	oldest, tenant := millis(at.Add(-b.TTL)), tenantOf(k)
 	err = s.db.read(ctx, func(tx *sql.Tx) error {
 		got, err = findReservation(ctx, tx, k, oldest)
 		return err
@@ -40,14 +42,15 @@ func (s Idempotency) Reserve(
 			query string
 			args  []any
 		}{
-			{`DELETE FROM idempotency WHERE principal = ? AND instance_id = ? AND message_id = ?`,
-				[]any{k.Principal, string(k.Instance), k.MessageID}},
+			{`DELETE FROM idempotency WHERE tenant = ? AND principal = ? AND instance_id = ? AND message_id = ?`,
+				[]any{tenant, k.Principal, string(k.Instance), k.MessageID}},
 			{`DELETE FROM idempotency WHERE id IN (SELECT id FROM idempotency WHERE created_ms <= ? LIMIT ?)`,
 				[]any{oldest, expiredPerReserve}},
-			{`DELETE FROM idempotency WHERE id IN (SELECT id FROM idempotency WHERE principal = ?
-				ORDER BY answered, created_ms DESC LIMIT -1 OFFSET ?)`, []any{k.Principal, max(b.Entries, 1) - 1}},
-			{`INSERT INTO idempotency (principal, instance_id, message_id, hash, task_id, created_ms) VALUES (?, ?, ?, ?, ?, ?)`,
-				[]any{k.Principal, string(k.Instance), k.MessageID, want.Hash, want.TaskID, millis(at)}},
+			{`DELETE FROM idempotency WHERE id IN (SELECT id FROM idempotency WHERE tenant = ? AND principal = ?
+				ORDER BY answered, created_ms DESC LIMIT -1 OFFSET ?)`, []any{tenant, k.Principal, max(b.Entries, 1) - 1}},
+			{`INSERT INTO idempotency (tenant, principal, instance_id, message_id, hash, task_id, created_ms)
+				VALUES (?, ?, ?, ?, ?, ?, ?)`,
+				[]any{tenant, k.Principal, string(k.Instance), k.MessageID, want.Hash, want.TaskID, millis(at)}},
 		} {
 			if _, err := tx.ExecContext(ctx, q.query, q.args...); err != nil {
 				return err
@@ -59,6 +62,8 @@ func (s Idempotency) Reserve(
 	return got, reserveError(k, err)
 }
 
+func tenantOf(k idempotency.Key) string { return cmp.Or(k.Tenant, task.DefaultTenant) }
+
 func reserveError(k idempotency.Key, err error) error {
 	if err != nil {
 		return fmt.Errorf("cannot reserve message %q: %w", k.MessageID, err)
@@ -68,8 +73,8 @@ func reserveError(k idempotency.Key, err error) error {
 
 func findReservation(ctx context.Context, tx *sql.Tx, k idempotency.Key, oldest int64) (r idempotency.Reservation, err error) {
 	err = tx.QueryRowContext(ctx, `SELECT hash, task_id, answered, answer FROM idempotency
-		WHERE principal = ? AND instance_id = ? AND message_id = ? AND created_ms > ?`,
-		k.Principal, string(k.Instance), k.MessageID, oldest).Scan(&r.Hash, &r.TaskID, &r.Answered, &r.Answer)
+		WHERE tenant = ? AND principal = ? AND instance_id = ? AND message_id = ? AND created_ms > ?`,
+		tenantOf(k), k.Principal, string(k.Instance), k.MessageID, oldest).Scan(&r.Hash, &r.TaskID, &r.Answered, &r.Answer)
 	return r, err
 }
 
@@ -77,8 +82,8 @@ func findReservation(ctx context.Context, tx *sql.Tx, k idempotency.Key, oldest 
 // tells the reservation from a later one of the same message.
 func (s Idempotency) Answer(ctx context.Context, k idempotency.Key, taskID string, answer []byte) error {
 	_, err := s.db.w.ExecContext(ctx, `UPDATE idempotency SET answered = 1, answer = ?
-		WHERE principal = ? AND instance_id = ? AND message_id = ? AND task_id = ? AND answered = 0`,
-		answer, k.Principal, string(k.Instance), k.MessageID, taskID)
+		WHERE tenant = ? AND principal = ? AND instance_id = ? AND message_id = ? AND task_id = ? AND answered = 0`,
+		answer, tenantOf(k), k.Principal, string(k.Instance), k.MessageID, taskID)
 	if err != nil {
 		return fmt.Errorf("cannot store answer to message %q: %w", k.MessageID, err)
 	}

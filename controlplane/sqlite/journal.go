@@ -32,26 +32,30 @@ func (db *DB) Create(ctx context.Context, n task.New) (rec task.Record, err erro
 	if err != nil {
 		return rec, fmt.Errorf("cannot create task %q: %w", n.ID, err)
 	}
+	var tenant string
 	err = db.write(ctx, func(tx *sql.Tx) error {
 		at := status.Timestamp.UnixMilli()
-		if _, err := tx.ExecContext(ctx, `INSERT INTO tasks
+		// A task that is nobody's is its instance's tenant's.
+		err := tx.QueryRowContext(ctx, `INSERT INTO tasks
 			(id, context_id, instance_id, tenant, owner, state, status_ms, metadata, version, last_seq, created_ms)
-			VALUES (?, ?, ?, coalesce((SELECT tenant FROM instances WHERE id = ?), 'default'), ?, ?, ?, ?, 1, 1, ?)`,
-			n.ID, n.ContextID, string(n.InstanceID), string(n.InstanceID), n.Owner, string(status.State), at, meta, at); err != nil {
+			VALUES (?1, ?2, ?3, coalesce(nullif(?4, ''), (SELECT tenant FROM instances WHERE id = ?3), ?5), ?6, ?7, ?8, ?9, 1, 1, ?8)
+			RETURNING tenant`, n.ID, n.ContextID, string(n.InstanceID), n.Tenant, task.DefaultTenant, n.Owner,
+			string(status.State), at, meta).Scan(&tenant)
+		if err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO task_messages (task_id, n, body) VALUES (?, 1, ?)`,
-			n.ID, string(message)); err != nil {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO task_messages (task_id, tenant, n, body) VALUES (?, ?, 1, ?)`,
+			n.ID, tenant, string(message)); err != nil {
 			return err
 		}
 		if err := putStatus(ctx, tx, n.ID, 1, task.StatusEvent{Status: status}); err != nil {
 			return err
 		}
 		r := n.Run
-		_, err := tx.ExecContext(ctx, `INSERT INTO runs
-			(task_id, run_id, instance_id, runner, spec, script, stdin, stdout_artifact, stderr_artifact)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-			n.ID, r.RunID, string(n.InstanceID), r.Runner, notNil(r.Spec), nullText(r.Script), r.Stdin,
+		_, err = tx.ExecContext(ctx, `INSERT INTO runs
+			(task_id, tenant, run_id, instance_id, runner, spec, script, stdin, stdout_artifact, stderr_artifact)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			n.ID, tenant, r.RunID, string(n.InstanceID), r.Runner, notNil(r.Spec), nullText(r.Script), r.Stdin,
 			r.Artifacts[task.Stdout], r.Artifacts[task.Stderr])
 		return err
 	})
@@ -63,7 +67,7 @@ func (db *DB) Create(ctx context.Context, n task.New) (rec task.Record, err erro
 			ID: n.ID, ContextID: n.ContextID, Status: status,
 			History: []task.Message{n.Message}, Metadata: n.Metadata,
 		},
-		InstanceID: n.InstanceID, Owner: n.Owner, Version: 1, LastSeq: 1, CreatedAt: status.Timestamp.Time,
+		InstanceID: n.InstanceID, Tenant: tenant, Owner: n.Owner, Version: 1, LastSeq: 1, CreatedAt: status.Timestamp.Time,
 	}, nil
 }
 
@@ -169,10 +173,11 @@ func (db *DB) Output(ctx context.Context, id string, chunks []task.Chunk, p task
 }
 
 // RequestCancel implements task.Journal.
-func (db *DB) RequestCancel(ctx context.Context, id string) error {
+func (db *DB) RequestCancel(ctx context.Context, s task.Scope, id string) error {
 	err := db.write(ctx, func(tx *sql.Tx) error {
 		var finished bool
-		err := tx.QueryRowContext(ctx, `SELECT finished FROM tasks WHERE id = ?`, id).Scan(&finished)
+		err := tx.QueryRowContext(ctx, `SELECT finished FROM tasks WHERE id = ? AND `+inScope,
+			append([]any{id}, scopeArgs(s)...)...).Scan(&finished)
 		if err := found(err); err != nil {
 			return err
 		}
@@ -253,8 +258,8 @@ func putChunks(ctx context.Context, tx *sql.Tx, id string, seq uint64, chunks []
 
 // grow moves the end of an artifact, which is made if it begins at 0.
 func grow(ctx context.Context, tx *sql.Tx, id, artifact string, start, end uint64) error {
-	res, err := tx.ExecContext(ctx, `INSERT INTO artifacts (task_id, artifact_id, n, size)
-		SELECT ?1, ?2, (SELECT count(*) FROM artifacts WHERE task_id = ?1), ?4 WHERE ?3 = 0
+	res, err := tx.ExecContext(ctx, `INSERT INTO artifacts (task_id, tenant, artifact_id, n, size)
+		SELECT id, tenant, ?2, (SELECT count(*) FROM artifacts WHERE task_id = ?1), ?4 FROM tasks WHERE id = ?1 AND ?3 = 0
 		ON CONFLICT DO NOTHING`, id, artifact, start, end)
 	if err != nil {
 		return err
@@ -297,7 +302,9 @@ func closeArtifact(ctx context.Context, tx *sql.Tx, id string, c task.Chunk) err
 	return nil
 }
 
-const insertEvent = `INSERT INTO task_events (task_id, seq, kind, artifact_id, start, body) VALUES (?, ?, ?, ?, ?, ?)`
+// insertEvent takes the tenant of the task, as everything does that hangs on one.
+const insertEvent = `INSERT INTO task_events (task_id, tenant, seq, kind, artifact_id, start, body)
+	SELECT id, tenant, ?2, ?3, ?4, ?5, ?6 FROM tasks WHERE id = ?1`
 
 func putEvent(ctx context.Context, tx *sql.Tx, id string, seq uint64, kind string, artifact, start any, body []byte) error {
 	_, err := tx.ExecContext(ctx, insertEvent, id, seq, kind, artifact, start, notNil(body))

@@ -120,7 +120,7 @@ func checkStored(t *testing.T, path string, said map[string]uint64) {
 		}
 		var offset, chunk uint64
 		for {
-			events, err := db.Events(t.Context(), id, chunk+2) // 1 and 2 are the states
+			events, err := db.Events(t.Context(), task.System(), id, chunk+2) // 1 and 2 are the states
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +166,7 @@ func TestManyReadersOneWriter(t *testing.T) {
 	for range 8 {
 		go func() {
 			for {
-				rec, err := db.Task(ctx, "t", task.View{Inline: 1 << 20})
+				rec, err := db.Task(ctx, task.System(), "t", task.View{Inline: 1 << 20})
 				if err != nil {
 					errs <- err
 					return

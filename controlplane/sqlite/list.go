@@ -11,24 +11,11 @@ import (
 )
 
 // List implements task.Reader.
-func (db *DB) List(ctx context.Context, f task.Filter, v task.View) (page task.Page, err error) {
-	where := []string{"instance_id = ?"}
-	args := []any{string(f.InstanceID)}
+func (db *DB) List(ctx context.Context, s task.Scope, f task.Filter, v task.View) (page task.Page, err error) {
+	where, args := listed(s, f)
 	add := func(clause string, values ...any) {
 		where = append(where, clause)
 		args = append(args, values...)
-	}
-	if f.Owner != "" {
-		add("owner = ?", f.Owner)
-	}
-	if f.ContextID != "" {
-		add("context_id = ?", f.ContextID)
-	}
-	if f.State != "" {
-		add("state = ?", string(f.State))
-	}
-	if !f.Since.IsZero() {
-		add("status_ms >= ?", millis(f.Since))
 	}
 	err = db.read(ctx, func(tx *sql.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT count(*) FROM tasks WHERE "+strings.Join(where, " AND "), args...).Scan(&page.Total)
@@ -43,7 +30,7 @@ func (db *DB) List(ctx context.Context, f task.Filter, v task.View) (page task.P
 			rec, err := scanTask(rows)
 			page.Tasks = append(page.Tasks, rec)
 			return err
-		}, selectTask+" WHERE "+strings.Join(where, " AND ")+" ORDER BY status_ms DESC, id DESC LIMIT ?", args...)
+		}, selectPage(where), args...)
 		if err != nil {
 			return err
 		}
@@ -63,6 +50,37 @@ func (db *DB) List(ctx context.Context, f task.Filter, v task.View) (page task.P
 		return task.Page{}, fmt.Errorf("cannot list tasks of instance %q: %w", f.InstanceID, err)
 	}
 	return page, nil
+}
+
+// listed is what tasks of a list have in common. The scope is part of it by
+// plain comparisons, so that the index of lists, which begins with the tenant,
+// serves it.
+func listed(s task.Scope, f task.Filter) (where []string, args []any) {
+	add := func(clause string, value any) {
+		where = append(where, clause)
+		args = append(args, value)
+	}
+	if !s.Everywhere() {
+		add("tenant = ?", s.TenantOrDefault())
+	}
+	add("instance_id = ?", string(f.InstanceID))
+	if !s.Everywhere() && !s.AllOwners {
+		add("owner = ?", s.Owner)
+	}
+	if f.ContextID != "" {
+		add("context_id = ?", f.ContextID)
+	}
+	if f.State != "" {
+		add("state = ?", string(f.State))
+	}
+	if !f.Since.IsZero() {
+		add("status_ms >= ?", millis(f.Since))
+	}
+	return where, args
+}
+
+func selectPage(where []string) string {
+	return selectTask + " WHERE " + strings.Join(where, " AND ") + " ORDER BY status_ms DESC, id DESC LIMIT ?"
 }
 
 // builder joins chunks of one kind into one part each. What has a form is a

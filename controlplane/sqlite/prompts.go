@@ -31,8 +31,9 @@ func (db *DB) Raise(ctx context.Context, t task.Transition, p prompt.Record) (re
 			deadline = p.Deadline.UnixMilli()
 		}
 		_, err := tx.ExecContext(ctx, `INSERT INTO prompts
-			(id, task_id, n, context_id, instance_id, run_id, task_version, state, envelope, deadline_ms, start)
-			VALUES (?1, ?2, (SELECT count(*) + 1 FROM prompts WHERE task_id = ?2), ?3, ?4, ?5, ?6, 'open', ?7, ?8, ?9)`,
+			(id, task_id, tenant, n, context_id, instance_id, run_id, task_version, state, envelope, deadline_ms, start)
+			SELECT ?1, id, tenant, (SELECT count(*) + 1 FROM prompts WHERE task_id = ?2), ?3, ?4, ?5, ?6, 'open', ?7, ?8, ?9
+			FROM tasks WHERE id = ?2`,
 			p.PromptID, p.TaskID, p.ContextID, string(p.InstanceID), p.RunID, rec.Version, string(p.Envelope), deadline, p.Start)
 		return err
 	})
@@ -44,12 +45,14 @@ func (db *DB) Raise(ctx context.Context, t task.Transition, p prompt.Record) (re
 
 // changePrompt moves the prompt of ref, and of nothing else, from one state to
 // another while its task is as it was when it was raised.
-func changePrompt(ctx context.Context, tx *sql.Tx, ref prompt.Ref, from, to prompt.State) error {
+func changePrompt(ctx context.Context, tx *sql.Tx, s task.Scope, ref prompt.Ref, from, to prompt.State) error {
 	res, err := tx.ExecContext(ctx, `UPDATE prompts SET state = ?
 		WHERE id = ? AND task_id = ? AND context_id = ? AND instance_id = ? AND run_id = ? AND state = ?
-		AND task_version = (SELECT version FROM tasks WHERE id = prompts.task_id AND state = ?)`,
-		string(to), ref.PromptID, ref.TaskID, ref.ContextID, string(ref.InstanceID), ref.RunID, string(from),
-		string(task.InputRequired))
+		AND task_version = (SELECT version FROM tasks WHERE id = prompts.task_id AND state = ? AND `+inScope+`)`,
+		append([]any{
+			string(to), ref.PromptID, ref.TaskID, ref.ContextID, string(ref.InstanceID), ref.RunID, string(from),
+			string(task.InputRequired),
+		}, scopeArgs(s)...)...)
 	if err != nil {
 		return err
 	}
@@ -61,9 +64,9 @@ func changePrompt(ctx context.Context, tx *sql.Tx, ref prompt.Ref, from, to prom
 }
 
 // Claim implements prompt.Store.
-func (db *DB) Claim(ctx context.Context, ref prompt.Ref, answer []byte, seen [2]uint64) error {
+func (db *DB) Claim(ctx context.Context, s task.Scope, ref prompt.Ref, answer []byte, seen [2]uint64) error {
 	err := db.write(ctx, func(tx *sql.Tx) error {
-		if err := changePrompt(ctx, tx, ref, prompt.Open, prompt.Claimed); err != nil {
+		if err := changePrompt(ctx, tx, s, ref, prompt.Open, prompt.Claimed); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, `UPDATE prompts SET answer = ?, stdout_seen = ?, stderr_seen = ? WHERE id = ?`,
@@ -79,7 +82,7 @@ func (db *DB) Claim(ctx context.Context, ref prompt.Ref, answer []byte, seen [2]
 // Answered implements prompt.Store.
 func (db *DB) Answered(ctx context.Context, ref prompt.Ref, t task.Transition, turns []task.Message) (rec task.Record, err error) {
 	err = db.write(ctx, func(tx *sql.Tx) error {
-		if err := changePrompt(ctx, tx, ref, prompt.Claimed, prompt.Answered); err != nil {
+		if err := changePrompt(ctx, tx, task.System(), ref, prompt.Claimed, prompt.Answered); err != nil {
 			return err
 		}
 		t.Turns = turns
@@ -95,7 +98,7 @@ func (db *DB) Answered(ctx context.Context, ref prompt.Ref, t task.Transition, t
 // Restore implements prompt.Store.
 func (db *DB) Restore(ctx context.Context, ref prompt.Ref) error {
 	err := db.write(ctx, func(tx *sql.Tx) error {
-		if err := changePrompt(ctx, tx, ref, prompt.Claimed, prompt.Open); err != nil {
+		if err := changePrompt(ctx, tx, task.System(), ref, prompt.Claimed, prompt.Open); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, `UPDATE prompts SET answer = NULL, stdout_seen = 0, stderr_seen = 0 WHERE id = ?`, ref.PromptID)

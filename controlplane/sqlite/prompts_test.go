@@ -89,20 +89,20 @@ func TestPromptLife(t *testing.T) {
 	} {
 		other := ref("p1")
 		change(&other)
-		notCurrent(t, "another "+name, db.Claim(ctx, other, []byte("y\n"), [2]uint64{}))
+		notCurrent(t, "another "+name, db.Claim(ctx, task.System(), other, []byte("y\n"), [2]uint64{}))
 	}
 	_, err := db.Answered(ctx, ref("p1"), task.Transition{Version: rec.Version, Status: status(task.Working)}, nil)
 	notCurrent(t, "answered unclaimed", err)
 	notCurrent(t, "restored unclaimed", db.Restore(ctx, ref("p1")))
 
-	if err := db.Claim(ctx, ref("p1"), []byte("y\n"), [2]uint64{7, 8}); err != nil {
+	if err := db.Claim(ctx, task.System(), ref("p1"), []byte("y\n"), [2]uint64{7, 8}); err != nil {
 		t.Fatal(err)
 	}
-	notCurrent(t, "claimed twice", db.Claim(ctx, ref("p1"), []byte("n\n"), [2]uint64{}))
+	notCurrent(t, "claimed twice", db.Claim(ctx, task.System(), ref("p1"), []byte("n\n"), [2]uint64{}))
 	if err := db.Restore(ctx, ref("p1")); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Claim(ctx, ref("p1"), []byte("yes\n"), [2]uint64{9, 10}); err != nil {
+	if err := db.Claim(ctx, task.System(), ref("p1"), []byte("yes\n"), [2]uint64{9, 10}); err != nil {
 		t.Fatal(err)
 	}
 	d, err := db.Dialogue(ctx, "t1")
@@ -114,25 +114,25 @@ func TestPromptLife(t *testing.T) {
 	if err != nil || rec.Status.State != task.Working {
 		t.Fatalf("%+v, %v", rec, err)
 	}
-	notCurrent(t, "claimed after the answer", db.Claim(ctx, ref("p1"), []byte("n\n"), [2]uint64{}))
+	notCurrent(t, "claimed after the answer", db.Claim(ctx, task.System(), ref("p1"), []byte("n\n"), [2]uint64{}))
 
 	rec = raise(t, db, rec, "p2", 4)
-	if err := db.Claim(ctx, ref("p2"), []byte("no\n"), [2]uint64{20, 20}); err != nil {
+	if err := db.Claim(ctx, task.System(), ref("p2"), []byte("no\n"), [2]uint64{20, 20}); err != nil {
 		t.Fatal(err)
 	}
 	rec = moveOn(t, db, rec, task.Working) // it moved on by itself
 	notCurrent(t, "restored after the task moved on", db.Restore(ctx, ref("p2")))
 	rec = raise(t, db, rec, "p3", 4)
 	rec = raise(t, db, rec, "p4", 4) // asked anew, the older one is past
-	notCurrent(t, "claimed a prompt of the past", db.Claim(ctx, ref("p3"), []byte("n\n"), [2]uint64{}))
+	notCurrent(t, "claimed a prompt of the past", db.Claim(ctx, task.System(), ref("p3"), []byte("n\n"), [2]uint64{}))
 	d, err = db.Dialogue(ctx, "t1")
 	want := prompt.Dialogue{Asked: 4, Deadline: time.UnixMilli(5000).UTC(), Input: []byte("yes\n"), Seen: [2]uint64{9, 10}}
 	if diff := cmp.Diff(want, d); err != nil || diff != "" {
 		t.Errorf("%v %s", err, diff)
 	}
 	moveOn(t, db, rec, task.Completed)
-	notCurrent(t, "claimed after the end", db.Claim(ctx, ref("p4"), []byte("n\n"), [2]uint64{}))
-	whole, err := db.Task(ctx, "t1", task.View{History: -1, Inline: -1})
+	notCurrent(t, "claimed after the end", db.Claim(ctx, task.System(), ref("p4"), []byte("n\n"), [2]uint64{}))
+	whole, err := db.Task(ctx, task.System(), "t1", task.View{History: -1, Inline: -1})
 	if err != nil || len(whole.History) != 2 || *whole.History[1].Parts[0].Text != "yes" {
 		t.Errorf("history %+v, %v", whole.History, err)
 	}
@@ -145,7 +145,9 @@ func TestClaimsRace(t *testing.T) {
 	errs := make([]error, 20)
 	var wg sync.WaitGroup
 	for i := range errs {
-		wg.Go(func() { errs[i] = db.Claim(t.Context(), ref("p1"), fmt.Appendf(nil, "%d\n", i), [2]uint64{}) })
+		wg.Go(func() {
+			errs[i] = db.Claim(t.Context(), task.System(), ref("p1"), fmt.Appendf(nil, "%d\n", i), [2]uint64{})
+		})
 	}
 	wg.Wait()
 	won := -1

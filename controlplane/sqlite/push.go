@@ -34,13 +34,15 @@ func scanHook(row scanner) (h push.Hook, err error) {
 }
 
 // Put implements push.Store.
-func (s Webhooks) Put(ctx context.Context, h push.Hook, after int64, limit int) (push.Hook, error) {
+func (s Webhooks) Put(ctx context.Context, in task.Scope, h push.Hook, after int64, limit int) (push.Hook, error) {
 	h.CreatedAt = task.Stamp(h.CreatedAt).Time
 	h.Progress = push.Progress{State: push.Active}
 	err := s.db.write(ctx, func(tx *sql.Tx) error {
 		var seq uint64
 		var finished bool
-		err := tx.QueryRowContext(ctx, `SELECT last_seq, finished FROM tasks WHERE id = ?`, h.TaskID).Scan(&seq, &finished)
+		var tenant string
+		err := tx.QueryRowContext(ctx, `SELECT last_seq, finished, tenant FROM tasks WHERE id = ? AND `+inScope,
+			append([]any{h.TaskID}, scopeArgs(in)...)...).Scan(&seq, &finished, &tenant)
 		if err := found(err); err != nil {
 			return err
 		}
@@ -64,9 +66,9 @@ func (s Webhooks) Put(ctx context.Context, h push.Hook, after int64, limit int) 
 		}
 		h.Progress.Delivered = seq
 		res, err := tx.ExecContext(ctx, `INSERT INTO push_hooks
-			(task_id, id, version, url, token, scheme, credentials, created_ms, state, delivered)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-			h.TaskID, h.ID, h.Version, h.URL, string(h.Token), h.Scheme, string(h.Credentials),
+			(task_id, tenant, id, version, url, token, scheme, credentials, created_ms, state, delivered)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			h.TaskID, tenant, h.ID, h.Version, h.URL, string(h.Token), h.Scheme, string(h.Credentials),
 			h.CreatedAt.UnixMilli(), string(push.Active), seq)
 		if err != nil {
 			return err
@@ -81,8 +83,8 @@ func (s Webhooks) Put(ctx context.Context, h push.Hook, after int64, limit int) 
 }
 
 // Hooks implements push.Store.
-func (s Webhooks) Hooks(ctx context.Context, taskID string) ([]push.Hook, error) {
-	return s.list(ctx, "WHERE task_id = ? ORDER BY serial", taskID)
+func (s Webhooks) Hooks(ctx context.Context, in task.Scope, taskID string) ([]push.Hook, error) {
+	return s.list(ctx, "WHERE task_id = ? AND "+ofScope+" ORDER BY serial", scoped(in, taskID, taskID)...)
 }
 
 // Active implements push.Store.
@@ -105,8 +107,10 @@ func (s Webhooks) list(ctx context.Context, where string, args ...any) (hooks []
 }
 
 // Delete implements push.Store.
-func (s Webhooks) Delete(ctx context.Context, taskID, id string) error {
-	if _, err := s.db.w.ExecContext(ctx, `DELETE FROM push_hooks WHERE task_id = ? AND id = ?`, taskID, id); err != nil {
+func (s Webhooks) Delete(ctx context.Context, in task.Scope, taskID, id string) error {
+	_, err := s.db.w.ExecContext(ctx, `DELETE FROM push_hooks WHERE task_id = ? AND id = ? AND `+ofScope,
+		scoped(in, taskID, taskID, id)...)
+	if err != nil {
 		return fmt.Errorf("cannot delete webhook %q of task %q: %w", id, taskID, err)
 	}
 	return nil

@@ -21,7 +21,7 @@ var (
 	_ task.Runs   = (*DB)(nil)
 )
 
-const selectTask = `SELECT id, context_id, instance_id, owner, state, status_message, status_ms,
+const selectTask = `SELECT id, context_id, instance_id, tenant, owner, state, status_message, status_ms,
 	metadata, version, last_seq, created_ms FROM tasks`
 
 type scanner interface{ Scan(dest ...any) error }
@@ -29,7 +29,7 @@ type scanner interface{ Scan(dest ...any) error }
 func scanTask(row scanner) (rec task.Record, err error) {
 	var message, meta sql.NullString
 	var statusMS, createdMS int64
-	err = row.Scan(&rec.ID, &rec.ContextID, (*string)(&rec.InstanceID), &rec.Owner, (*string)(&rec.Status.State),
+	err = row.Scan(&rec.ID, &rec.ContextID, (*string)(&rec.InstanceID), &rec.Tenant, &rec.Owner, (*string)(&rec.Status.State),
 		&message, &statusMS, &meta, &rec.Version, &rec.LastSeq, &createdMS)
 	if err := found(err); err != nil {
 		return rec, err
@@ -50,9 +50,10 @@ func scanTask(row scanner) (rec task.Record, err error) {
 }
 
 // Task implements task.Reader.
-func (db *DB) Task(ctx context.Context, id string, v task.View) (rec task.Record, err error) {
+func (db *DB) Task(ctx context.Context, s task.Scope, id string, v task.View) (rec task.Record, err error) {
 	err = db.read(ctx, func(tx *sql.Tx) error {
-		if rec, err = scanTask(tx.QueryRowContext(ctx, selectTask+" WHERE id = ?", id)); err != nil {
+		row := tx.QueryRowContext(ctx, selectTask+" WHERE id = ? AND "+inScope, append([]any{id}, scopeArgs(s)...)...)
+		if rec, err = scanTask(row); err != nil {
 			return err
 		}
 		return fill(ctx, tx, &rec, v)
@@ -168,7 +169,7 @@ func inline(ctx context.Context, tx *sql.Tx, id, artifact string, size uint64, s
 var errEnough = errors.New("enough")
 
 // Events implements task.Reader.
-func (db *DB) Events(ctx context.Context, id string, after uint64) (events []task.Event, err error) {
+func (db *DB) Events(ctx context.Context, s task.Scope, id string, after uint64) (events []task.Event, err error) {
 	err = db.read(ctx, func(tx *sql.Tx) error {
 		size := 0
 		return each(ctx, tx, func(rows *sql.Rows) error {
@@ -185,7 +186,8 @@ func (db *DB) Events(ctx context.Context, id string, after uint64) (events []tas
 		}, `SELECT e.seq, e.kind, coalesce(e.artifact_id, ''), coalesce(e.start, 0), e.body, coalesce(a.sha256, ''),
 			coalesce(e.part, '')
 			FROM task_events e LEFT JOIN artifacts a ON e.kind = 'end' AND a.task_id = e.task_id AND a.artifact_id = e.artifact_id
-			WHERE e.task_id = ? AND e.seq > ? ORDER BY e.seq LIMIT ?`, id, after, eventsPerRead)
+			WHERE e.task_id = ? AND e.seq > ? AND `+ofScope+` ORDER BY e.seq LIMIT ?`,
+			append(scoped(s, id, id, after), eventsPerRead)...)
 	})
 	if err != nil && !errors.Is(err, errEnough) {
 		return nil, fmt.Errorf("cannot read events of task %q: %w", id, err)
@@ -219,9 +221,9 @@ func scanEvent(rows *sql.Rows) (e task.Event, size int, err error) {
 }
 
 // ArtifactSize implements task.Reader.
-func (db *DB) ArtifactSize(ctx context.Context, id, artifactID string) (size uint64, complete bool, err error) {
+func (db *DB) ArtifactSize(ctx context.Context, s task.Scope, id, artifactID string) (size uint64, complete bool, err error) {
 	err = db.r.QueryRowContext(ctx, `SELECT size, sha256 IS NOT NULL FROM artifacts
-		WHERE task_id = ? AND artifact_id = ?`, id, artifactID).Scan(&size, &complete)
+		WHERE task_id = ? AND artifact_id = ? AND `+ofScope, scoped(s, id, id, artifactID)...).Scan(&size, &complete)
 	if err := found(err); err != nil {
 		return 0, false, fmt.Errorf("cannot read artifact %q of task %q: %w", artifactID, id, err)
 	}
@@ -230,7 +232,7 @@ func (db *DB) ArtifactSize(ctx context.Context, id, artifactID string) (size uin
 
 // ReadArtifact implements task.Reader. A chunk is looked up by where it
 // starts, so offset must be 0 or where an earlier answer ended.
-func (db *DB) ReadArtifact(ctx context.Context, id, artifactID string, offset uint64) (data []byte, err error) {
+func (db *DB) ReadArtifact(ctx context.Context, s task.Scope, id, artifactID string, offset uint64) (data []byte, err error) {
 	err = db.read(ctx, func(tx *sql.Tx) error {
 		return each(ctx, tx, func(rows *sql.Rows) error {
 			var start uint64
@@ -247,7 +249,8 @@ func (db *DB) ReadArtifact(ctx context.Context, id, artifactID string, offset ui
 			data = append(data, body...)
 			return nil
 		}, `SELECT start, body FROM task_events WHERE task_id = ? AND artifact_id = ? AND kind = 'chunk'
-			AND start >= ? ORDER BY start LIMIT ?`, id, artifactID, offset, eventsPerRead)
+			AND start >= ? AND `+ofScope+` ORDER BY start LIMIT ?`,
+			append(scoped(s, id, id, artifactID, offset), eventsPerRead)...)
 	})
 	if err != nil && !errors.Is(err, errEnough) {
 		return nil, fmt.Errorf("cannot read artifact %q of task %q: %w", artifactID, id, err)

@@ -26,8 +26,9 @@ func putPart(ctx context.Context, tx *sql.Tx, id string, seq uint64, c task.Chun
 			return err
 		}
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO task_events (task_id, seq, kind, artifact_id, start, body, part)
-		VALUES (?, ?, ?, ?, ?, ?, ?)`, id, seq, kindChunk, c.ArtifactID, c.Offset, notNil(c.Data), string(part))
+	_, err = tx.ExecContext(ctx, `INSERT INTO task_events (task_id, tenant, seq, kind, artifact_id, start, body, part)
+		SELECT id, tenant, ?2, ?3, ?4, ?5, ?6, ?7 FROM tasks WHERE id = ?1`,
+		id, seq, kindChunk, c.ArtifactID, c.Offset, notNil(c.Data), string(part))
 	return err
 }
 
@@ -70,8 +71,9 @@ func putTurns(ctx context.Context, tx *sql.Tx, id string, turns []task.Message) 
 		if err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO task_messages (task_id, n, body)
-			SELECT ?1, coalesce(max(n), 0) + 1, ?2 FROM task_messages WHERE task_id = ?1`, id, string(body)); err != nil {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO task_messages (task_id, tenant, n, body)
+			SELECT id, tenant, (SELECT coalesce(max(n), 0) + 1 FROM task_messages WHERE task_id = ?1), ?2
+			FROM tasks WHERE id = ?1`, id, string(body)); err != nil {
 			return err
 		}
 	}

@@ -49,7 +49,7 @@ func TestParts(t *testing.T) {
 	if err := db.Output(t.Context(), "t", []task.Chunk{more}, task.Progress{AfterSeq: 2}); !errors.Is(err, task.ErrConflict) {
 		t.Errorf("more of a closed artifact: %v, want ErrConflict", err)
 	}
-	rec, err := db.Task(t.Context(), "t", task.View{Inline: 1 << 20})
+	rec, err := db.Task(t.Context(), task.System(), "t", task.View{Inline: 1 << 20})
 	if err != nil || len(rec.Artifacts) != 2 {
 		t.Fatalf("%+v, %v", rec.Artifacts, err)
 	}
@@ -64,7 +64,7 @@ func TestParts(t *testing.T) {
 	if p := rec.Artifacts[1].Parts; len(p) != 1 || *p[0].Text != "xxxxxx" {
 		t.Errorf("output beside it is %+v", p)
 	}
-	events, err := db.Events(t.Context(), "t", 1)
+	events, err := db.Events(t.Context(), task.System(), "t", 1)
 	if err != nil || len(events) != 12 {
 		t.Fatalf("%d events, %v", len(events), err)
 	}
@@ -83,7 +83,7 @@ func TestParts(t *testing.T) {
 			t.Errorf("event %d is the last: %+v", i, c)
 		}
 	}
-	if size, complete, err := db.ArtifactSize(t.Context(), "t", "mixed"); size != offset || !complete || err != nil {
+	if size, complete, err := db.ArtifactSize(t.Context(), task.System(), "t", "mixed"); size != offset || !complete || err != nil {
 		t.Errorf("size is %d, complete %v, %v", size, complete, err)
 	}
 }
@@ -122,7 +122,7 @@ func TestScriptOfRun(t *testing.T) {
 				t.Errorf("script is %s at %d, want %s at %d", r.Script, r.Progress.AfterSeq, script, step)
 			}
 		}
-		now, err := db.Task(t.Context(), "t", task.View{History: -1, Inline: -1})
+		now, err := db.Task(t.Context(), task.System(), "t", task.View{History: -1, Inline: -1})
 		if err != nil || len(now.History) != turns {
 			t.Errorf("history is %+v, %v", now.History, err)
 		}
@@ -170,7 +170,7 @@ func TestScriptsMigrateBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	db = open(t, path)
-	rec, err := db.Task(t.Context(), "t", task.View{Inline: 100})
+	rec, err := db.Task(t.Context(), task.System(), "t", task.View{Inline: 100})
 	if err != nil || *rec.Artifacts[0].Parts[0].Text != "kept" {
 		t.Errorf("%+v, %v", rec, err)
 	}

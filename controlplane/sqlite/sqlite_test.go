@@ -144,13 +144,13 @@ func TestTaskLife(t *testing.T) {
 	}
 	for name, err := range map[string]error{
 		"output": db.Output(t.Context(), "t1", nil, p),
-		"cancel": db.RequestCancel(t.Context(), "t1"),
+		"cancel": db.RequestCancel(t.Context(), task.System(), "t1"),
 	} {
 		if !errors.Is(err, task.ErrTerminal) {
 			t.Errorf("%s after the end: %v, want ErrTerminal", name, err)
 		}
 	}
-	events, err := db.Events(t.Context(), "t1", 0)
+	events, err := db.Events(t.Context(), task.System(), "t1", 0)
 	if err != nil || len(events) != 6 {
 		t.Fatalf("events: %d, %v", len(events), err)
 	}
@@ -159,7 +159,7 @@ func TestTaskLife(t *testing.T) {
 			t.Errorf("event %d has sequence %d", i+1, e.Seq)
 		}
 	}
-	got, err := db.Task(t.Context(), "t1", task.View{History: -1, Inline: 1 << 20})
+	got, err := db.Task(t.Context(), task.System(), "t1", task.View{History: -1, Inline: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func TestTaskLife(t *testing.T) {
 	if len(got.History) != 1 || got.LastSeq != 6 {
 		t.Errorf("record: %+v", got)
 	}
-	cut, err := db.Task(t.Context(), "t1", task.View{Inline: 1})
+	cut, err := db.Task(t.Context(), task.System(), "t1", task.View{Inline: 1})
 	if err != nil || len(cut.Cuts) != 1 || cut.Cuts[0].Seq != 3 || cut.History != nil ||
 		string(cut.Artifacts[0].Metadata["truncated"]) != "true" || string(cut.Artifacts[0].Metadata["total_bytes"]) != "5" {
 		t.Errorf("cut: %+v, %v", cut, err)
@@ -208,7 +208,7 @@ func TestOutputOfManyChunks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	rec, err := db.Task(t.Context(), "t", task.View{Inline: 1 << 20})
+	rec, err := db.Task(t.Context(), task.System(), "t", task.View{Inline: 1 << 20})
 	if err != nil || rec.LastSeq != 3001 || len(rec.Artifacts) != 2 {
 		t.Fatalf("%d events, %d artifacts, %v", rec.LastSeq, len(rec.Artifacts), err)
 	}
@@ -225,9 +225,9 @@ func TestListPages(t *testing.T) {
 		create(t, db, id) // all with the same timestamp: the id breaks the tie
 	}
 	var ids strings.Builder
-	f := task.Filter{InstanceID: anInstance, Owner: "alice", Limit: 2}
+	f := task.Filter{InstanceID: anInstance, Limit: 2}
 	for {
-		page, err := db.List(t.Context(), f, task.View{Inline: -1})
+		page, err := db.List(t.Context(), task.System(), f, task.View{Inline: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -245,13 +245,12 @@ func TestListPages(t *testing.T) {
 		t.Errorf("listed %q, want edcba", ids.String())
 	}
 	for name, f := range map[string]task.Filter{
-		"owner":   {InstanceID: anInstance, Owner: "bob", Limit: 9},
 		"context": {InstanceID: anInstance, ContextID: "no", Limit: 9},
 		"state":   {InstanceID: anInstance, State: task.Failed, Limit: 9},
 		"since":   {InstanceID: anInstance, Since: time.UnixMilli(1_700_000_000_124), Limit: 9},
 		"other":   {InstanceID: "x", Limit: 9},
 	} {
-		if page, err := db.List(t.Context(), f, task.View{}); err != nil || len(page.Tasks) != 0 || page.Total != 0 {
+		if page, err := db.List(t.Context(), task.System(), f, task.View{}); err != nil || len(page.Tasks) != 0 || page.Total != 0 {
 			t.Errorf("filter by %s: %d tasks, %v", name, len(page.Tasks), err)
 		}
 	}

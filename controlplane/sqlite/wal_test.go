@@ -45,7 +45,7 @@ func follow(ctx context.Context, t *testing.T, db *sqlite.DB, id string) {
 	for ctx.Err() == nil {
 		var offset uint64
 		for {
-			data, err := db.ReadArtifact(ctx, id, "stdout", offset)
+			data, err := db.ReadArtifact(ctx, task.System(), id, "stdout", offset)
 			if err != nil && ctx.Err() == nil {
 				t.Errorf("reading at %d: %v", offset, err)
 			}
@@ -167,7 +167,7 @@ func TestCloseLeavesNothingBeside(t *testing.T) {
 			})
 		}
 		for range 4 {
-			again(func() error { _, err := db.Events(ctx, id, 0); return err })
+			again(func() error { _, err := db.Events(ctx, task.System(), id, 0); return err })
 		}
 		var p task.Progress
 		again(func() error { return db.Output(ctx, id, batch(&p, 2), p) })

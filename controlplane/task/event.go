@@ -116,6 +116,7 @@ type New struct {
 	ID         string
 	ContextID  string
 	InstanceID instance.ID
+	Tenant     string // empty for the default tenant
 	Owner      string
 	Message    Message
 	Metadata   Metadata
@@ -189,10 +190,9 @@ type Transition struct {
 	Turns []Message
 }
 
-// Filter selects tasks for a list.
+// Filter selects tasks for a list, within its scope.
 type Filter struct {
 	InstanceID instance.ID
-	Owner      string // "" for all owners
 	ContextID  string
 	State      State
 	Since      time.Time // status timestamp at or after

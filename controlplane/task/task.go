@@ -124,8 +124,9 @@ type Task struct {
 type Record struct {
 	Task
 	InstanceID instance.ID
-	// Owner is the principal that made the task; nobody else may see it.
-	Owner string
+	// Tenant and Owner, the principal that made the task, say who may see it.
+	Tenant string
+	Owner  string
 	// Version counts changes of status; a writer names the one it saw.
 	Version uint64
 	// LastSeq is the newest event this record includes.

@@ -268,12 +268,12 @@ func TestClockOfWebhooks(t *testing.T) {
 	for _, jump := range []time.Duration{-20 * 365 * 24 * time.Hour, -time.Hour, time.Hour} {
 		p := newPost(t)
 		s := p.serve(false)
-		if _, err := s.Create(t.Context(), "t", push.Registration{Version: "1.0", URL: p.hook.URL}, 0); err != nil {
+		if _, err := s.Create(t.Context(), tasks.System(), "t", push.Registration{Version: "1.0", URL: p.hook.URL}, 0); err != nil {
 			t.Fatal(err)
 		}
 		first := <-p.got // it failed, and the next try is a minute away
 		for stored := false; !stored; {
-			hooks, err := p.db.Webhooks().Hooks(t.Context(), "t")
+			hooks, err := p.db.Webhooks().Hooks(t.Context(), tasks.System(), "t")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -19,7 +19,8 @@ func agentsHandler(ctx context.Context, d *daemon, url string) http.Handler {
 		Caller: func(ctx context.Context) a2a.Caller {
 			p, _ := auth.FromContext(ctx)
 			return a2a.Caller{
-				Name: p.Name, AllTasks: p.Has(auth.ScopeAdmin), CardsOnly: !p.Has(auth.ScopeInvoke),
+				Name: p.Name, Tenant: p.TenantOrDefault(), AllTasks: p.Has(auth.ScopeAdmin),
+				May:      func(scope string) bool { return p.Has(auth.Scope(scope)) },
 				SeesHost: d.cfg.DiscloseHost && p.Has(auth.ScopeReadHost),
 			}
 		},

@@ -8,7 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/a2a"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/push"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
 // pushConfig says where push notifications may go.
@@ -49,8 +51,15 @@ func newPush(ctx context.Context, d *daemon, cfg a2a.Config) *push.Service {
 		return nil
 	}
 	return push.New(context.WithoutCancel(ctx), push.Config{
-		Store: d.db.Webhooks(), Log: d.db, Tasks: d.engine, Format: a2a.PushFormat(cfg),
+		Store: d.db.Webhooks(), Log: d.db, Tasks: d.engine, Format: inItsTenant(a2a.PushFormat(cfg)),
 		Guard:  &push.Guard{Allow: d.cfg.Push.allow, HTTP: d.cfg.Push.HTTP},
 		Logger: d.log,
 	})
+}
+
+// inItsTenant has the instance of a task found, of whichever tenant it is.
+func inItsTenant(format push.Format) push.Format {
+	return func(ctx context.Context, version string, rec task.Record, e task.Event) (push.Body, error) {
+		return format(fleet.WithTenant(ctx, rec.Tenant), version, rec, e)
+	}
 }

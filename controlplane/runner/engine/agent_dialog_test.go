@@ -28,7 +28,7 @@ func TestAgentDialog(t *testing.T) {
 		if e.Prompt != want {
 			t.Errorf("asked %q, want %q", e.Prompt, want)
 		}
-		rec, err := a.db.Task(t.Context(), id, task.View{Inline: -1})
+		rec, err := a.db.Task(t.Context(), task.System(), id, task.View{Inline: -1})
 		if err != nil {
 			t.Fatal(err)
 		}

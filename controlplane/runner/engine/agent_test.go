@@ -161,7 +161,7 @@ func TestAgent(t *testing.T) {
 	t.Run("cancel", func(t *testing.T) {
 		id := a.run("trap : TERM; echo ready; while :; do sleep 1; done", nil)
 		a.wait(id, func(rec task.Record) bool { return textOf(rec, "stdout") != "" })
-		if rec, err := a.Cancel(t.Context(), id); err != nil || rec.Status.State != task.Canceled {
+		if rec, err := a.Cancel(t.Context(), task.System(), id); err != nil || rec.Status.State != task.Canceled {
 			t.Errorf("cancel: %+v, %v", rec.Status, err)
 		}
 	})
@@ -266,7 +266,7 @@ func (a *agentRig) restarts(t *testing.T) {
 		a.wait(id, func(rec task.Record) bool { return rec.LastSeq > was })
 		a.Close() // in the middle of a stage, or at its end
 		a.cut()
-		rec, err := a.db.Task(t.Context(), id, task.View{Inline: -1})
+		rec, err := a.db.Task(t.Context(), task.System(), id, task.View{Inline: -1})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -47,7 +47,7 @@ func measure(b *testing.B, k *talk, singly bool) {
 		for c := r.Changed(id); c != nil; c = r.Changed(id) {
 			<-c
 		}
-		rec, err := r.db.Task(b.Context(), id, task.View{Inline: -1})
+		rec, err := r.db.Task(b.Context(), task.System(), id, task.View{Inline: -1})
 		if err != nil || rec.Status.State != task.Completed {
 			b.Fatalf("ended as %+v, %v", rec.Status, err)
 		}

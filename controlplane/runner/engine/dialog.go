@@ -163,7 +163,7 @@ func (d *dialog) prime(ctx context.Context, seen [2]uint64) error {
 		stored := p.Received[i] - uint64(len(p.Carry[i]))
 		from := max(seen[i], stored-min(stored, primed))
 		for from < stored {
-			data, err := d.w.e.cfg.Reader.ReadArtifact(ctx, d.w.run.TaskID, ids[i], from)
+			data, err := d.w.e.cfg.Reader.ReadArtifact(ctx, task.System(), d.w.run.TaskID, ids[i], from)
 			if errors.Is(err, task.ErrNotFound) || err == nil && len(data) == 0 {
 				break
 			}

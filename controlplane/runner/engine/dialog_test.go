@@ -76,6 +76,7 @@ func reply(rec task.Record, promptID, text string) engine.Reply {
 		panic(err)
 	}
 	return engine.Reply{
+		Scope:      task.Scope{Tenant: rec.Tenant, Owner: rec.Owner},
 		InstanceID: rec.InstanceID, TaskID: rec.ID, ContextID: rec.ContextID, PromptID: promptID, Payload: payload,
 		Message: task.Message{MessageID: "reply", Role: task.User, Parts: []task.Part{task.TextPart(text)}},
 	}
@@ -140,6 +141,8 @@ func TestReplyMustMatch(t *testing.T) {
 		"task":             func(r *engine.Reply) { r.TaskID = other.ID },
 		"prompt of theirs": func(r *engine.Reply) { r.PromptID = theirs.PromptID },
 		"no such task":     func(r *engine.Reply) { r.TaskID = "x" },
+		"owner":            func(r *engine.Reply) { r.Scope.Owner = "bob" },
+		"tenant":           func(r *engine.Reply) { r.Scope.Tenant = "blue" },
 	} {
 		rp := reply(rec, e.PromptID, "n")
 		change(&rp)
@@ -155,7 +158,7 @@ func TestReplyMustMatch(t *testing.T) {
 			t.Errorf("%.40s: %v", payload, err)
 		}
 	}
-	now, err := r.db.Task(t.Context(), rec.ID, task.View{Inline: -1})
+	now, err := r.db.Task(t.Context(), task.System(), rec.ID, task.View{Inline: -1})
 	if err != nil || envelopeOf(t, now).PromptID != e.PromptID || len(now.History) != 0 {
 		t.Errorf("after refused replies: %+v, %v", now, err)
 	}
@@ -193,7 +196,7 @@ func TestRepliesRace(t *testing.T) {
 	}
 	want := fmt.Sprintf("Continue? [y/N] n%d\n", won)
 	r.wait(rec.ID, func(rec task.Record) bool { return textOf(rec, "stdout") == want })
-	if _, err := r.Cancel(t.Context(), rec.ID); err != nil {
+	if _, err := r.Cancel(t.Context(), task.System(), rec.ID); err != nil {
 		t.Fatal(err)
 	}
 	if end := r.end(rec.ID); end.Status.State != task.Canceled || textOf(end, "stdout") != want {
@@ -211,7 +214,7 @@ func TestNobodyAsksWithoutInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	end := r.end(rec.ID)
-	events, err := r.db.Events(t.Context(), rec.ID, 0)
+	events, err := r.db.Events(t.Context(), task.System(), rec.ID, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +251,7 @@ func TestWithdrawn(t *testing.T) {
 	if err := r.Reply(t.Context(), reply(rec, e.PromptID, "n")); !errors.Is(err, prompt.ErrNotCurrent) {
 		t.Errorf("a late reply: %v", err)
 	}
-	if _, err := r.Cancel(t.Context(), rec.ID); err != nil {
+	if _, err := r.Cancel(t.Context(), task.System(), rec.ID); err != nil {
 		t.Fatal(err)
 	}
 	if got := textOf(r.end(rec.ID), "stdout"); got != "Continue? [y/N] taken as yes\n" {
@@ -280,7 +283,7 @@ func TestUndelivered(t *testing.T) {
 	if err := r.Reply(t.Context(), reply(rec, e.PromptID, "lost")); !errors.Is(err, engine.ErrUndelivered) {
 		t.Fatalf("a reply to a deaf guest: %v", err)
 	}
-	now, err := r.db.Task(t.Context(), rec.ID, task.View{History: -1, Inline: -1})
+	now, err := r.db.Task(t.Context(), task.System(), rec.ID, task.View{History: -1, Inline: -1})
 	if err != nil || envelopeOf(t, now).PromptID != e.PromptID || len(now.History) != 1 {
 		t.Fatalf("%+v, %v", now, err)
 	}
@@ -305,7 +308,7 @@ func TestRestartOnAPrompt(t *testing.T) {
 	}
 	r.guest.Break(errors.New("not yet"))
 	r.start()
-	now, err := r.db.Task(t.Context(), rec.ID, task.View{Inline: -1})
+	now, err := r.db.Task(t.Context(), task.System(), rec.ID, task.View{Inline: -1})
 	if err != nil || envelopeOf(t, now).PromptID != second.PromptID {
 		t.Fatalf("%+v, %v", now, err)
 	}
@@ -356,7 +359,7 @@ func TestRestartWhileDelivering(t *testing.T) {
 	if err := r.Reply(t.Context(), reply(rec, e.PromptID, "twice")); !errors.Is(err, prompt.ErrNotCurrent) {
 		t.Errorf("a second reply: %v", err)
 	}
-	if _, err := r.Cancel(t.Context(), rec.ID); err != nil {
+	if _, err := r.Cancel(t.Context(), task.System(), rec.ID); err != nil {
 		t.Fatal(err)
 	}
 	if got := textOf(r.end(rec.ID), "stdout"); got != want {

@@ -47,7 +47,7 @@ func (w *worker) endsOf(ctx context.Context, ids ...string) ([]task.Chunk, error
 		if slices.Contains(ids[:i], id) {
 			continue
 		}
-		size, complete, err := w.e.cfg.Reader.ArtifactSize(ctx, w.run.TaskID, id)
+		size, complete, err := w.e.cfg.Reader.ArtifactSize(ctx, task.System(), w.run.TaskID, id)
 		if complete || errors.Is(err, task.ErrNotFound) {
 			continue
 		}
@@ -68,7 +68,7 @@ func (w *worker) endsOf(ctx context.Context, ids ...string) ([]task.Chunk, error
 func (w *worker) readBack(ctx context.Context, id string) (*digest, error) {
 	g := &digest{sum: sha256.New()}
 	for {
-		data, err := w.e.cfg.Reader.ReadArtifact(ctx, w.run.TaskID, id, g.size)
+		data, err := w.e.cfg.Reader.ReadArtifact(ctx, task.System(), w.run.TaskID, id, g.size)
 		if err != nil {
 			return nil, err
 		}

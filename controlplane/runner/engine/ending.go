@@ -142,7 +142,7 @@ func (w *worker) change(
 	t.Status.Timestamp = task.Stamp(w.e.cfg.Now())
 	rec, err := store(ctx, t)
 	if errors.Is(err, task.ErrConflict) { // a write that seemed to fail did not
-		if now, rerr := w.e.cfg.Reader.Task(ctx, w.rec.ID, task.View{Inline: -1}); rerr == nil {
+		if now, rerr := w.e.cfg.Reader.Task(ctx, task.System(), w.rec.ID, task.View{Inline: -1}); rerr == nil {
 			w.rec.Version = now.Version
 		}
 	}

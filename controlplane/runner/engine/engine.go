@@ -135,7 +135,9 @@ func New(ctx context.Context, cfg Config) *Engine {
 
 // Submission asks for a task.
 type Submission struct {
-	Owner string
+	// Scope is that of who asks, who will own the task. One that continues must
+	// be within it.
+	Scope task.Scope
 	// Continues is the id of a task that waits for a message, which this is;
 	// empty: a task is made.
 	Continues string
@@ -172,7 +174,7 @@ func (e *Engine) Submit(ctx context.Context, s Submission) (Result, error) {
 		ids[0] = s.TaskID
 	}
 	n := task.New{
-		ID: ids[0], ContextID: s.ContextID, InstanceID: s.Machine.ID, Owner: s.Owner,
+		ID: ids[0], ContextID: s.ContextID, InstanceID: s.Machine.ID, Tenant: s.Scope.TenantOrDefault(), Owner: s.Scope.Owner,
 		Message: s.Message, At: e.cfg.Now(),
 	}
 	if n.ContextID == "" {
@@ -347,15 +349,15 @@ func (e *Engine) Changed(taskID string) <-chan struct{} {
 // Done is closed when the engine stops; readers of logs should end.
 func (e *Engine) Done() <-chan struct{} { return e.ctx.Done() }
 
-// Cancel asks for the end of a task's command and waits, as long as ctx lets
+// Cancel asks for the end of the command of a task in scope and waits, as long as ctx lets
 // it, until the guest has confirmed it. The record says how the task ended, or
 // that it has not yet. Cancelling a canceled task again changes nothing;
 // task.ErrTerminal is returned for one that ended otherwise before.
-func (e *Engine) Cancel(ctx context.Context, taskID string) (task.Record, error) {
+func (e *Engine) Cancel(ctx context.Context, s task.Scope, taskID string) (task.Record, error) {
 	view := task.View{History: -1, Inline: -1}
-	err := e.cfg.Journal.RequestCancel(ctx, taskID)
+	err := e.cfg.Journal.RequestCancel(ctx, s, taskID)
 	if errors.Is(err, task.ErrTerminal) {
-		rec, rerr := e.cfg.Reader.Task(ctx, taskID, view)
+		rec, rerr := e.cfg.Reader.Task(ctx, s, taskID, view)
 		if rerr != nil || rec.Status.State == task.Canceled {
 			return rec, rerr
 		}
@@ -370,7 +372,7 @@ func (e *Engine) Cancel(ctx context.Context, taskID string) (task.Record, error)
 		case <-ctx.Done():
 		}
 	}
-	return e.cfg.Reader.Task(context.WithoutCancel(ctx), taskID, view)
+	return e.cfg.Reader.Task(context.WithoutCancel(ctx), s, taskID, view)
 }
 
 // Close stops following commands and waits for the engine's goroutines. The

@@ -92,7 +92,7 @@ func machine(runners ...string) runner.Machine {
 func (r *rig) submit(text string) task.Record {
 	r.t.Helper()
 	res, err := r.Submit(r.t.Context(), engine.Submission{
-		Owner: "alice", Machine: machine("shell", "echo", "adapter-command"),
+		Scope: task.Scope{Owner: "alice"}, Machine: machine("shell", "echo", "adapter-command"),
 		Message: task.Message{MessageID: "m", Role: task.User, Parts: []task.Part{task.TextPart(text)}},
 	})
 	if err != nil {
@@ -108,7 +108,7 @@ func (r *rig) wait(id string, cond func(task.Record) bool) task.Record {
 	defer cancel()
 	for {
 		changed := r.Changed(id)
-		rec, err := r.db.Task(ctx, id, task.View{History: -1, Inline: 1 << 20})
+		rec, err := r.db.Task(ctx, task.System(), id, task.View{History: -1, Inline: 1 << 20})
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -210,7 +210,7 @@ func checkLog(t *testing.T, db *sqlite.DB, rec task.Record) {
 	closed := map[string]bool{}
 	terminal := 0
 	for {
-		events, err := db.Events(t.Context(), rec.ID, after)
+		events, err := db.Events(t.Context(), task.System(), rec.ID, after)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,17 +260,17 @@ func TestCancel(t *testing.T) {
 	id := r.submit("echo begun; sleep 600").ID
 	r.wait(id, func(rec task.Record) bool { return textOf(rec, "stdout") == "begun\n" })
 	for range 2 { // the second changes nothing
-		rec, err := r.Cancel(t.Context(), id)
+		rec, err := r.Cancel(t.Context(), task.System(), id)
 		if err != nil || rec.Status.State != task.Canceled {
 			t.Fatalf("cancel: %+v, %v", rec.Status, err)
 		}
 	}
 	checkLog(t, r.db, r.end(id))
 	done := r.end(r.submit("true").ID)
-	if _, err := r.Cancel(t.Context(), done.ID); !errors.Is(err, task.ErrTerminal) {
+	if _, err := r.Cancel(t.Context(), task.System(), done.ID); !errors.Is(err, task.ErrTerminal) {
 		t.Errorf("cancel of a completed task: %v, want ErrTerminal", err)
 	}
-	if _, err := r.Cancel(t.Context(), "no"); !errors.Is(err, task.ErrNotFound) {
+	if _, err := r.Cancel(t.Context(), task.System(), "no"); !errors.Is(err, task.ErrNotFound) {
 		t.Errorf("cancel of nothing: %v, want ErrNotFound", err)
 	}
 }
@@ -280,7 +280,7 @@ func TestCancelWhileMachineBoots(t *testing.T) {
 	r := newRig(t, func(c *engine.Config) { c.Guests = boot })
 	id := r.submit("echo must not run").ID
 	<-boot.called
-	rec, err := r.Cancel(t.Context(), id)
+	rec, err := r.Cancel(t.Context(), task.System(), id)
 	if err != nil || rec.Status.State != task.Canceled {
 		t.Errorf("cancel: %+v, %v", rec.Status, err)
 	}
@@ -401,7 +401,7 @@ func TestOutputLimit(t *testing.T) {
 	if rec.Status.State != task.Failed || o.FailKind != task.Application || o.Reason != task.ReasonOutputLimit {
 		t.Errorf("ended as %s %+v", rec.Status.State, o)
 	}
-	if size, complete, err := r.db.ArtifactSize(t.Context(), rec.ID, "stdout"); size != 100_000 || !complete || err != nil {
+	if size, complete, err := r.db.ArtifactSize(t.Context(), task.System(), rec.ID, "stdout"); size != 100_000 || !complete || err != nil {
 		t.Errorf("artifact has %d bytes, complete %v, %v", size, complete, err)
 	}
 	if o.StdoutBytes <= 100_000 {
@@ -420,7 +420,7 @@ func TestBusy(t *testing.T) {
 	if !errors.Is(err, engine.ErrBusy) {
 		t.Errorf("third task: %v, want ErrBusy", err)
 	}
-	if _, err := r.Cancel(t.Context(), id); err != nil {
+	if _, err := r.Cancel(t.Context(), task.System(), id); err != nil {
 		t.Fatal(err)
 	}
 	r.submit("true")
@@ -442,7 +442,7 @@ func TestRefusalMakesNoTask(t *testing.T) {
 	if _, err := r.Submit(t.Context(), s); !errors.As(err, &refusal) || refusal.Kind != runner.Unsupported {
 		t.Errorf("runner that is not allowed: %v", err)
 	}
-	page, err := r.db.List(t.Context(), task.Filter{InstanceID: s.Machine.ID, Limit: 1}, task.View{Inline: -1})
+	page, err := r.db.List(t.Context(), task.System(), task.Filter{InstanceID: s.Machine.ID, Limit: 1}, task.View{Inline: -1})
 	if err != nil || page.Total != 0 {
 		t.Errorf("%d tasks were made, %v", page.Total, err)
 	}
@@ -472,7 +472,7 @@ func TestCharactersAcrossChunks(t *testing.T) {
 	if got := textOf(rec, "stdout"); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if _, err := r.Cancel(t.Context(), id); err != nil {
+	if _, err := r.Cancel(t.Context(), task.System(), id); err != nil {
 		t.Fatal(err)
 	}
 	checkLog(t, r.db, r.end(id))

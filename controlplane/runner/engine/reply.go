@@ -26,6 +26,7 @@ var (
 
 // Reply answers the prompt of a task.
 type Reply struct {
+	Scope      task.Scope // of who answers
 	InstanceID instance.ID
 	TaskID     string
 	ContextID  string // empty for the task's own
@@ -93,7 +94,7 @@ func (d *dialog) claim(ctx context.Context, r Reply) (*delivery, error) {
 	}
 	answer := []byte(text + "\n")
 	// Whether it was claimed must be known, whoever stops waiting.
-	if err := d.w.e.cfg.Prompts.Claim(context.WithoutCancel(ctx), q.Ref, answer, d.seen); err != nil {
+	if err := d.w.e.cfg.Prompts.Claim(context.WithoutCancel(ctx), r.Scope, q.Ref, answer, d.seen); err != nil {
 		return nil, err
 	}
 	m := r.Message

@@ -87,7 +87,7 @@ func (e *Engine) proceed(ctx context.Context, s Submission) (Result, error) {
 	if w == nil || w.stage == nil || w.run.InstanceID != s.Machine.ID {
 		return Result{}, ErrNotWaiting
 	}
-	rec, err := e.cfg.Reader.Task(ctx, s.Continues, task.View{Inline: -1})
+	rec, err := e.cfg.Reader.Task(ctx, s.Scope, s.Continues, task.View{Inline: -1})
 	if err != nil {
 		return Result{}, err
 	}
@@ -276,7 +276,7 @@ func (w *worker) advance(ctx context.Context, t task.Transition) error {
 		if !errors.Is(err, task.ErrConflict) && !errors.Is(err, task.ErrTerminal) {
 			return err
 		}
-		now, rerr := w.e.cfg.Reader.Task(ctx, w.run.TaskID, task.View{Inline: -1})
+		now, rerr := w.e.cfg.Reader.Task(ctx, task.System(), w.run.TaskID, task.View{Inline: -1})
 		if rerr != nil || now.Version == before {
 			return err
 		}

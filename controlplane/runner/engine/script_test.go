@@ -70,7 +70,7 @@ func (r *rig) send(to, id string, s runner.Script) (engine.Result, error) {
 		r.t.Fatal(err)
 	}
 	return r.Submit(r.t.Context(), engine.Submission{
-		Owner: "alice", Machine: machine("actor"), Continues: to,
+		Scope: task.Scope{Owner: "alice"}, Machine: machine("actor"), Continues: to,
 		Message: task.Message{
 			MessageID: id, Role: task.User, Parts: []task.Part{task.TextPart(id)}, Metadata: task.Metadata{"script": raw},
 		},
@@ -97,7 +97,7 @@ func (r *rig) story(id string) []string {
 	var all []string
 	var after uint64
 	for {
-		events, err := r.db.Events(r.t.Context(), id, after)
+		events, err := r.db.Events(r.t.Context(), task.System(), id, after)
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -196,7 +196,7 @@ func TestScriptReply(t *testing.T) {
 	if err != nil || res.Message == nil || *res.Message.Parts[0].Text != "hi" || res.Message.ContextID == "" || res.Message.MessageID == "" {
 		t.Fatalf("%+v, %v", res, err)
 	}
-	page, err := r.db.List(t.Context(), task.Filter{InstanceID: machine().ID, Limit: 1}, task.View{Inline: -1})
+	page, err := r.db.List(t.Context(), task.System(), task.Filter{InstanceID: machine().ID, Limit: 1}, task.View{Inline: -1})
 	if err != nil || page.Total != 0 {
 		t.Errorf("%d tasks were made, %v", page.Total, err)
 	}
@@ -255,7 +255,7 @@ func TestScriptCancel(t *testing.T) {
 					r.Close()
 					r.start()
 				}
-				rec, err := r.Cancel(t.Context(), id)
+				rec, err := r.Cancel(t.Context(), task.System(), id)
 				if err != nil || rec.Status.State != task.Canceled {
 					t.Fatalf("cancel: %+v, %v", rec.Status, err)
 				}
@@ -278,7 +278,7 @@ func TestScriptCancelWhileDown(t *testing.T) {
 	id := r.act(asks)
 	r.reaches(id, task.InputRequired)
 	r.Close()
-	if err := r.db.RequestCancel(t.Context(), id); err != nil {
+	if err := r.db.RequestCancel(t.Context(), task.System(), id); err != nil {
 		t.Fatal(err)
 	}
 	r.start()
@@ -393,7 +393,7 @@ func TestScriptRaceWithCancel(t *testing.T) {
 		r.reaches(id, task.InputRequired)
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if _, err := r.Cancel(t.Context(), id); err != nil && !errors.Is(err, task.ErrTerminal) {
+			if _, err := r.Cancel(t.Context(), task.System(), id); err != nil && !errors.Is(err, task.ErrTerminal) {
 				t.Errorf("cancel: %v", err)
 			}
 		})
@@ -451,7 +451,7 @@ func TestScriptRunnerGone(t *testing.T) {
 	if _, err := r.send(id, "m", runner.Script{Steps: []runner.Step{done}}); !errors.As(err, &refusal) {
 		t.Errorf("%v, want a refusal", err)
 	}
-	if rec, err := r.Cancel(t.Context(), id); err != nil || rec.Status.State != task.Canceled {
+	if rec, err := r.Cancel(t.Context(), task.System(), id); err != nil || rec.Status.State != task.Canceled {
 		t.Errorf("cancel: %+v, %v", rec.Status, err)
 	}
 }

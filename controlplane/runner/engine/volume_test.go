@@ -27,7 +27,7 @@ func TestVolume(t *testing.T) {
 	for c := r.Changed(id); c != nil; c = r.Changed(id) {
 		<-c
 	}
-	rec, err := r.db.Task(t.Context(), id, task.View{Inline: 1 << 20})
+	rec, err := r.db.Task(t.Context(), task.System(), id, task.View{Inline: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestVolume(t *testing.T) {
 		t.Errorf("%d bytes are inlined, %s", inlined, rec.Artifacts[0].Metadata)
 	}
 	for offset := uint64(0); offset < size; {
-		b, err := r.db.ReadArtifact(t.Context(), id, "stdout", offset)
+		b, err := r.db.ReadArtifact(t.Context(), task.System(), id, "stdout", offset)
 		if err != nil || len(b) == 0 || len(b) > 1<<20 || !bytes.Equal(b, data[offset:offset+uint64(len(b))]) {
 			t.Fatalf("at %d: %d bytes, %v", offset, len(b), err)
 		}

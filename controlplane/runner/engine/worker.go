@@ -83,7 +83,7 @@ func (w *worker) notify() {
 func (w *worker) work(ctx context.Context) {
 	var err error
 	err = w.retry(ctx, "read the task", func() error {
-		w.rec, err = w.e.cfg.Reader.Task(ctx, w.run.TaskID, task.View{Inline: -1})
+		w.rec, err = w.e.cfg.Reader.Task(ctx, task.System(), w.run.TaskID, task.View{Inline: -1})
 		return err
 	})
 	if err != nil {
