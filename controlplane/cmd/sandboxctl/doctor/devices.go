@@ -8,8 +8,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 )
 
 // verdictFile is where a daemon keeps what it has found out about KVM.
@@ -62,7 +66,12 @@ func accelerator(o Options) Check {
 	case err != nil:
 		return Check{"kvm", Warning, emulated + err.Error(), "run on a host whose KVM works; everything works without it"}
 	}
+	info, err := f.Stat()
 	_ = f.Close() // nothing was written
+	if err == nil && os.Getuid() == 0 && !o.hypervisorMay(info) {
+		const form = emulated + "user %s, as whom QEMU runs when sandboxd is root, may not open %s"
+		return Check{"kvm", Warning, fmt.Sprintf(form, o.User, device), "usermod -a -G kvm " + o.User}
+	}
 	v, ok := o.proof()
 	switch {
 	case !ok:
@@ -72,6 +81,20 @@ func accelerator(o Options) Check {
 	}
 	return Check{"kvm", Warning, emulated + v.Verdict.Reason,
 		cmp.Or(v.Verdict.Remedy, "run on a host whose KVM works; everything works without it")}
+}
+
+// hypervisorMay reports whether the user that QEMU runs as may open a device.
+// Of a user that does not exist another check tells.
+func (o Options) hypervisorMay(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	u, err := user.Lookup(o.User)
+	if !ok || err != nil || info.Mode().Perm()&0o006 == 0o006 {
+		return true
+	}
+	groups, err := u.GroupIds()
+	return err != nil ||
+		(u.Uid == strconv.Itoa(int(st.Uid)) && info.Mode().Perm()&0o600 == 0o600) ||
+		(slices.Contains(groups, strconv.Itoa(int(st.Gid))) && info.Mode().Perm()&0o060 == 0o060)
 }
 
 // guestVsock tells which way to guests sandboxd takes here, and why.

@@ -50,13 +50,15 @@ type Options struct {
 	LibvirtDrivers []string
 	// Dev is the directory of devices; empty: /dev.
 	Dev string
+	// User is whom QEMU runs as when the daemon is root; empty: sandbox-qemu.
+	User string
 }
 
 const (
-	installIt      = "deploy/setup/install.sh, or: apt-get install "
-	hypervisorUser = "sandbox-qemu"
-	lowDisk        = 5 << 30 // bytes
-	askTimeout     = 5 * time.Second
+	installIt   = "deploy/setup/install.sh, or: apt-get install "
+	defaultUser = "sandbox-qemu"
+	lowDisk     = 5 << 30 // bytes
+	askTimeout  = 5 * time.Second
 )
 
 // Local looks at everything there is, worst first.
@@ -67,7 +69,7 @@ func Local(ctx context.Context, o Options) []Check {
 	if o.Path == "" {
 		o.Path = os.Getenv("PATH")
 	}
-	o.Dev = cmp.Or(o.Dev, "/dev")
+	o.Dev, o.User = cmp.Or(o.Dev, "/dev"), cmp.Or(o.User, defaultUser)
 	if len(o.LibvirtDrivers) == 0 {
 		o.LibvirtDrivers = []string{
 			"/usr/lib/*/libvirt/connection-driver/libvirt_driver_qemu.so", "/usr/lib*/libvirt/connection-driver/libvirt_driver_qemu.so",
@@ -77,7 +79,7 @@ func Local(ctx context.Context, o Options) []Check {
 		daemon(o), qemu(ctx, o), libvirt(o), accelerator(o), guestVsock(o), disk(o.StateDir),
 	}
 	if os.Getuid() == 0 {
-		checks = append(checks, account())
+		checks = append(checks, account(o.User))
 	}
 	checks = append(checks, Permissions(o.StateDir)...)
 	rank := map[string]int{Error: 0, Warning: 1, OK: 2}
@@ -147,12 +149,12 @@ func libvirt(o Options) Check {
 	return Check{"libvirt", Error, "its driver for QEMU is not installed", installIt + "libvirt-daemon-driver-qemu"}
 }
 
-func account() Check {
-	if _, err := user.Lookup(hypervisorUser); err != nil {
-		return Check{"hypervisor user", Error, "there is no user " + hypervisorUser + ", as whom QEMU runs when sandboxd is root",
-			"deploy/setup/install.sh, or: useradd --system --no-create-home --shell /usr/sbin/nologin " + hypervisorUser}
+func account(name string) Check {
+	if _, err := user.Lookup(name); err != nil {
+		return Check{"hypervisor user", Error, "there is no user " + name + ", as whom QEMU runs when sandboxd is root",
+			"deploy/setup/install.sh, or: useradd --system --no-create-home --shell /usr/sbin/nologin " + name}
 	}
-	return Check{"hypervisor user", OK, "QEMU runs as " + hypervisorUser, ""}
+	return Check{"hypervisor user", OK, "QEMU runs as " + name, ""}
 }
 
 // disk measures where the state is, or will be.

@@ -12,8 +12,9 @@ import (
 
 // host is a host of nothing but what a test puts there.
 type host struct {
-	t   *testing.T
-	dir string
+	t    *testing.T
+	dir  string
+	user string // whom QEMU runs as; empty: the usual one
 }
 
 func (h host) write(name, content string, mode os.FileMode) string {
@@ -37,7 +38,7 @@ func (h host) see() map[string]doctor.Check {
 	all := map[string]doctor.Check{}
 	for _, c := range doctor.Local(h.t.Context(), doctor.Options{
 		StateDir: filepath.Join(h.dir, "state"), Path: filepath.Join(h.dir, "bin"), Dev: filepath.Join(h.dir, "dev"),
-		LibvirtDrivers: []string{filepath.Join(h.dir, "lib", "*.so")},
+		LibvirtDrivers: []string{filepath.Join(h.dir, "lib", "*.so")}, User: h.user,
 	}) {
 		if c.Status != doctor.OK && c.Remedy == "" {
 			h.t.Errorf("%+v has no remedy", c)
@@ -48,7 +49,7 @@ func (h host) see() map[string]doctor.Check {
 }
 
 func TestHostWithoutAnything(t *testing.T) {
-	h := host{t, t.TempDir()}
+	h := host{t: t, dir: t.TempDir()}
 	all := h.see()
 	for name, want := range map[string]string{
 		"sandboxd": doctor.Error, "qemu": doctor.Error, "libvirt": doctor.Error, "kvm": doctor.Warning, "vsock": doctor.OK,
@@ -68,7 +69,7 @@ func TestHostWithoutAnything(t *testing.T) {
 }
 
 func TestHostWithEverything(t *testing.T) {
-	h := host{t, t.TempDir()}
+	h := host{t: t, dir: t.TempDir()}
 	h.write("bin/sandboxd", "", 0o755)
 	h.write("bin/qemu-system-x86_64", "#!/bin/sh\necho QEMU emulator version 9\necho more\n", 0o755)
 	h.write("lib/libvirt_driver_qemu.so", "", 0o644)
@@ -101,7 +102,7 @@ func TestKVMThatWasProven(t *testing.T) {
 		{`{"key":{"boot_id":"another"},"verdict":{"usable":true}}`, doctor.OK, "not proven yet"},
 		{`{`, doctor.OK, "not proven yet"},
 	} {
-		h := host{t, t.TempDir()}
+		h := host{t: t, dir: t.TempDir()}
 		h.write("dev/kvm", "", 0o666)
 		h.write("state/kvm-verdict.json", c.file, 0o600)
 		if got := h.see()["kvm"]; got.Status != c.status || !strings.Contains(got.Detail, c.want) {
@@ -110,8 +111,29 @@ func TestKVMThatWasProven(t *testing.T) {
 	}
 }
 
+func TestHypervisorOfAnotherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("QEMU runs as another user only when the daemon is root; run: sudo go test ./controlplane/cmd/sandboxctl/doctor")
+	}
+	h := host{t: t, dir: t.TempDir(), user: "nobody"}
+	device := h.write("dev/kvm", "", 0o660)
+	if c := h.see()["kvm"]; c.Status != doctor.Warning || c.Remedy != "usermod -a -G kvm nobody" {
+		t.Errorf("closed to it: %+v", c)
+	}
+	if err := os.Chmod(device, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if c := h.see()["kvm"]; c.Status != doctor.OK {
+		t.Errorf("open to all: %+v", c)
+	}
+	h.user = "no-such-user"
+	if c := h.see()["hypervisor user"]; c.Status != doctor.Error || !strings.Contains(c.Remedy, "useradd") {
+		t.Errorf("nobody: %+v", c)
+	}
+}
+
 func TestPermissions(t *testing.T) {
-	h := host{t, t.TempDir()}
+	h := host{t: t, dir: t.TempDir()}
 	token := h.write("state/admin.token", "sbx_x\n", 0o644)
 	state := filepath.Dir(token)
 	if err := os.Chmod(state, 0o777); err != nil {
