@@ -99,7 +99,7 @@ func (s *Supervisor) untilDue() time.Duration {
 // due does what an instance is to do by itself.
 func (s *Supervisor) due(ctx context.Context) {
 	if r := s.queue.urgent(s.Record().Phase); r != nil {
-		s.cutShort(ctx, r)
+		s.cutShort(ctx, r) // it had come too early for the phase before
 	}
 	now := s.cfg.Now()
 	if s.queue.busy != nil || now.Before(s.notBefore) {

@@ -141,7 +141,6 @@ func (p *provisioning) machine(ctx context.Context) error {
 
 // prepared stores that the files are there, before the machine starts.
 func (p *provisioning) prepared(ctx context.Context) error {
-	defer p.s.stir() // a stop may have waited for this phase
 	return p.s.save(ctx, p.r.note(), func(r *Record) error {
 		if to, answer, _ := instance.Next(r.Phase, instance.Prepared); answer == instance.Accepted {
 			r.Phase = to
