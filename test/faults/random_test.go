@@ -102,7 +102,7 @@ func TestRandomRun(t *testing.T) {
 	for _, n := range names {
 		k.states[n] = absent
 	}
-	k.run(int(number(t, stepsEnv, 100)), names) //nolint:gosec // small
+	k.run(int(number(t, stepsEnv, 80)), names) //nolint:gosec // small
 }
 
 func (k *walk) run(steps int, names []string) {
@@ -223,7 +223,12 @@ func (k *walk) arrive(when, name string, states []string) {
 	k.Helper()
 	var i instance
 	state := absent
-	k.until(fmt.Sprintf("%v (%s; it is %s)", states, when, state), func() bool {
+	k.Cleanup(func() {
+		if k.Failed() && len(k.story) > 0 && k.story[len(k.story)-1] == when {
+			k.Logf("%s; now it is %+v with %s", when, i, i.Fault)
+		}
+	})
+	k.until(fmt.Sprintf("%v (%s)", states, when), func() bool {
 		var ok bool
 		if i, ok = k.find(name); !ok {
 			state = absent
