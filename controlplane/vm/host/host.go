@@ -245,7 +245,16 @@ func (d *Driver) Recover(_ context.Context, h vm.Handle) (vm.Instance, error) {
 	if d.isClosed() {
 		return nil, errClosed
 	}
-	return d.find(data.ID)
+	m, err := d.find(data.ID)
+	if err == nil {
+		return m, nil
+	}
+	if _, there := os.Lstat(d.dir(data.ID)); there != nil {
+		return nil, err
+	}
+	// Files that make no machine: whoever finds them in the list must be able
+	// to have them removed.
+	return openMachine(d, identity{ID: data.ID})
 }
 
 // find returns the machine with that directory. Called with mu held.

@@ -408,3 +408,47 @@ func TestWrongBootConfig(t *testing.T) {
 		t.Errorf("list is %+v, %v", all, err)
 	}
 }
+
+// What the list shows can be removed, also files that make no machine.
+func TestFilesWithoutAMachine(t *testing.T) {
+	for name, content := range map[string]string{"nothing": "", "a damaged record": "{"} {
+		t.Run(name, func(t *testing.T) {
+			var s states
+			dir := t.TempDir()
+			d := s.open(t, dir)
+			id, err := instance.NewID()
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(dir, "machines", id.String())
+			if err := os.MkdirAll(filepath.Join(path, "disk"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if content != "" {
+				if err := os.WriteFile(filepath.Join(path, "spec.json"), []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			found, err := d.List(t.Context())
+			if err != nil || len(found) != 1 || found[0].Note == "" || found[0].Running {
+				t.Fatalf("list: %+v, %v", found, err)
+			}
+			m, err := d.Recover(t.Context(), found[0].Handle)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := m.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if found, err = d.List(t.Context()); err != nil || len(found) != 0 {
+				t.Errorf("list: %+v, %v", found, err)
+			}
+			if _, err := d.Recover(t.Context(), vm.Handle{Driver: "host", Version: 1, Data: []byte(`{"id":"` + id.String() + `"}`)}); !errors.Is(err, vm.ErrGone) {
+				t.Errorf("recovered what is gone: %v", err)
+			}
+			if left := leftovers(t, dir, id); len(left) != 0 {
+				t.Errorf("left: %q", left)
+			}
+		})
+	}
+}
