@@ -164,6 +164,9 @@ func (k *walk) step(n int, name string) {
 	}
 	all.Wait()
 	if die {
+		for k.rng.IntN(3) == 0 {
+			k.stillborn(k.rng.IntN(30))
+		}
 		k.launch()
 		for i, a := range actions {
 			if a != "kill" {

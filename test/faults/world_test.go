@@ -218,6 +218,24 @@ func (w *world) machineFiles() (all []string) {
 	return all
 }
 
+// stillborn starts a daemon and kills it while it takes up what there is.
+func (w *world) stillborn(writes int) {
+	w.Helper()
+	log := w.watchLog()
+	ctx, cancel := context.WithCancel(w.wake())
+	defer cancel()
+	started := make(chan error, 1)
+	go func() { started <- w.d.Launch(ctx) }()
+	for range writes {
+		log.next(10 * time.Millisecond)
+	}
+	cancel()
+	if err := <-started; err == nil { // it was quicker
+		w.check(w.d.Kill())
+	}
+	log.close()
+}
+
 // create makes an instance and waits for it.
 func (w *world) create(name string) {
 	w.Helper()
