@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -14,6 +16,9 @@ import (
 // maxDepth bounds how deep a request may be nested. Some readers stop at 100,
 // and an answer puts what was sent a few levels deeper.
 const maxDepth = 64
+
+// ruleNumber is for numbers that other readers take for infinite, or not at all.
+const ruleNumber = "must be a number that a double can hold"
 
 // checkJSON returns the rule that a body breaks. Go's reader takes more than
 // others do. What a client sends is stored and comes back in the answers to
@@ -34,12 +39,13 @@ func checkJSON(raw []byte) string {
 		value bool            // a name has been read, its value comes next
 	}
 	var levels []level
+	numbers := ""
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	for {
 		tok, err := dec.Token()
 		if errors.Is(err, io.EOF) {
-			return ""
+			return numbers
 		}
 		if err != nil {
 			return "is not valid JSON"
@@ -55,6 +61,9 @@ func checkJSON(raw []byte) string {
 			}
 			top.value = false
 		}
+		if n, ok := tok.(json.Number); ok && !fits(n) {
+			numbers = ruleNumber // unless there is worse
+		}
 		switch tok {
 		case json.Delim('{'):
 			levels = append(levels, level{names: map[string]bool{}})
@@ -67,6 +76,62 @@ func checkJSON(raw []byte) string {
 			return fmt.Sprintf("is nested deeper than %d levels", maxDepth)
 		}
 	}
+}
+
+// fits reports whether a double can hold about that number.
+func fits(n json.Number) bool {
+	f, err := n.Float64()
+	return err == nil && !math.IsInf(f, 0)
+}
+
+// errNumber names the first number of valid JSON that no double can hold.
+func errNumber(raw []byte) *fault {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var find func(path string) (string, bool)
+	find = func(path string) (string, bool) {
+		tok, err := dec.Token()
+		if err != nil {
+			return path, true // not after checkJSON
+		}
+		if n, ok := tok.(json.Number); ok {
+			return path, !fits(n)
+		}
+		if tok != json.Delim('{') && tok != json.Delim('[') {
+			return path, false
+		}
+		for i := 0; dec.More(); i++ {
+			at := path + "[" + strconv.Itoa(i) + "]"
+			if tok == json.Delim('{') {
+				name, err := dec.Token()
+				if err != nil {
+					return path, true
+				}
+				at = member(path, fmt.Sprint(name))
+			}
+			if at, found := find(at); found {
+				return at, true
+			}
+		}
+		_, err = dec.Token() // its end
+		return path, err != nil
+	}
+	path, _ := find("")
+	return errField(path, ruleNumber)
+}
+
+// member is the path of a member whose name comes from outside.
+func member(path, name string) string {
+	plain := func(r rune) bool {
+		return r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+	}
+	switch {
+	case name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }):
+		return path + "[" + clip(name) + "]"
+	case path == "":
+		return name
+	}
+	return path + "." + name
 }
 
 // pairedSurrogates reports whether every escaped half of a surrogate pair in

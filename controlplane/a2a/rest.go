@@ -48,7 +48,11 @@ func (s *surface) body(r *http.Request, required bool) (json.RawMessage, *fault)
 	if f := checkContentType(r); f != nil {
 		return nil, f
 	}
-	if rule := checkJSON(raw); rule != "" {
+	switch rule := checkJSON(raw); rule {
+	case "":
+	case ruleNumber:
+		return nil, errNumber(raw)
+	default:
 		return nil, errBroken(rpcParse, "the request "+rule)
 	}
 	return raw, nil

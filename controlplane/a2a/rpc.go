@@ -128,7 +128,8 @@ func (s *surface) rpcBody(r *http.Request) (req rpcRequest, f *fault) {
 		return req, f
 	}
 	raw = bytes.TrimSpace(raw)
-	if rule := checkJSON(raw); rule != "" {
+	rule := checkJSON(raw)
+	if rule != "" && rule != ruleNumber {
 		return req, errBroken(rpcParse, "the request "+rule)
 	}
 	if raw[0] == '[' {
@@ -138,7 +139,8 @@ func (s *surface) rpcBody(r *http.Request) (req rpcRequest, f *fault) {
 	if json.Unmarshal(raw, &m) != nil || m == nil {
 		return req, errBroken(rpcInvalid, "the request must be an object")
 	}
-	if id := m["id"]; len(id) > 0 && len(id) <= 2*maxID && (id[0] == '"' || id[0] == '-' || id[0] >= '0' && id[0] <= '9') {
+	if id := m["id"]; len(id) > 0 && len(id) <= 2*maxID &&
+		(id[0] == '"' || (id[0] == '-' || id[0] >= '0' && id[0] <= '9') && fits(json.Number(id))) {
 		req.id = id
 	} else {
 		return req, errBroken(rpcInvalid, "the request must have an id that is a string or a number")
@@ -152,8 +154,13 @@ func (s *surface) rpcBody(r *http.Request) (req rpcRequest, f *fault) {
 	if req.params = m["params"]; len(req.params) == 0 || string(req.params) == "null" {
 		req.params = emptyObject()
 	}
-	if req.params[0] != '{' {
+	switch {
+	case req.params[0] != '{':
 		return req, errBroken(rpcInvalidParams, "params must be an object")
+	case rule != "" && checkJSON(req.params) != "":
+		return req, errNumber(req.params)
+	case rule != "": // in a member that means nothing
+		return req, errNumber(raw)
 	}
 	return req, nil
 }

@@ -1,0 +1,42 @@
+package a2a_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// TestNumbersNobodyElseReads: a number beyond a double is refused, on both
+// bindings and wherever it stands, and nothing of it is kept.
+func TestNumbersNobodyElseReads(t *testing.T) {
+	r := newRig(t, nil)
+	for field, more := range map[string]string{
+		"message.metadata.m":               `"metadata":{"m":1e999}`,
+		`message.metadata["a b"][1].c_d`:   `"metadata":{"a b":[1,{"c_d":-1e400}]}`,
+		"message.metadata.n":               `"metadata":{"n":1` + strings.Repeat("0", 400) + `}`,
+		"message.metadata[\"\\u003c\\n\"]": `"metadata":{"\u003c\n":1e309}`,
+	} {
+		body := strings.Replace(message("x"), `"messageId"`, more+`,"messageId"`, 1)
+		if field == "message.metadata[\"\\u003c\\n\"]" {
+			field = `message.metadata["<\n"]`
+		}
+		rest := r.do(http.MethodPost, "/agents/"+idA+"/message:send", body, good)
+		if rest.status != http.StatusBadRequest || rest.path("error", "details", 1, "fieldViolations", 0, "field") != field {
+			t.Errorf("%s: %d %s", field, rest.status, rest.body)
+		}
+		rpc := r.rpc("SendMessage", body, good)
+		if rpc.path("error", "code") != -32602.0 || rpc.path("id") != 7.0 || rpc.path("error", "data", 1, "fieldViolations", 0, "field") != field {
+			t.Errorf("%s: %s", field, rpc.body)
+		}
+	}
+	for _, body := range []string{
+		`{"jsonrpc":"2.0","id":1e999,"method":"ListTasks"}`, `{"jsonrpc":"2.0","id":1,"method":"ListTasks","more":1e999}`,
+	} {
+		if a := r.do(http.MethodPost, "/agents/"+idA, body, good); a.path("error", "code") == nil || strings.Contains(string(a.body), `"id":1e999`) {
+			t.Errorf("%s: %s", body, a.body)
+		}
+	}
+	if list := r.do(http.MethodGet, "/agents/"+idA+"/tasks", "", good); list.path("totalSize") != 0. {
+		t.Errorf("a task was made: %s", list.body)
+	}
+}
