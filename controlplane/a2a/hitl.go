@@ -34,7 +34,11 @@ func (c *call) continueTask(ctx context.Context, req sendRequest) (task.Record, 
 	case !isReply && waitsForReply(rec):
 		return rec, errField("message.metadata."+prompt.ResponseKey,
 			"is required: the task waits for the answer to the prompt in the metadata of its status message")
-	case !isReply:
+	}
+	if f := c.roomForPush(ctx, rec.ID, req.push); f != nil {
+		return rec, f
+	}
+	if !isReply {
 		return c.followUp(ctx, rec, req)
 	}
 	reply, err := prompt.ParseReply(raw)

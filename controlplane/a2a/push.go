@@ -17,6 +17,8 @@ import (
 type Push interface {
 	// Check says with a *push.Refusal what is wrong with a registration.
 	Check(ctx context.Context, r push.Registration) error
+	// Room returns push.ErrTooMany if a task takes no further webhook of that id.
+	Room(ctx context.Context, in task.Scope, taskID, id string) error
 	Create(ctx context.Context, in task.Scope, taskID string, r push.Registration, after int64) (push.Hook, error)
 	List(ctx context.Context, in task.Scope, taskID string) ([]push.Hook, error)
 	Delete(ctx context.Context, in task.Scope, taskID, id string) error
@@ -102,6 +104,15 @@ func (c *call) checkPush(ctx context.Context, p *inlinePush) *fault {
 		return errPushUnsupported()
 	}
 	return c.explainPush(ctx, p.path, c.cfg.Push.Check(ctx, p.Registration))
+}
+
+// roomForPush refuses a webhook that a task has no room for, before the message
+// it came with is delivered: that cannot be taken back.
+func (c *call) roomForPush(ctx context.Context, taskID string, p *inlinePush) *fault {
+	if p == nil {
+		return nil
+	}
+	return c.explainPush(ctx, p.path, c.cfg.Push.Room(ctx, c.caller.scope(), taskID, p.ID))
 }
 
 // addPush registers the webhook that came with a message: for what is behind

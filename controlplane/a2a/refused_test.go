@@ -1,6 +1,7 @@
 package a2a_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -38,5 +39,36 @@ func TestNumbersNobodyElseReads(t *testing.T) {
 	}
 	if list := r.do(http.MethodGet, "/agents/"+idA+"/tasks", "", good); list.path("totalSize") != 0. {
 		t.Errorf("a task was made: %s", list.body)
+	}
+}
+
+// TestWebhookTooManyDeliversNothing: a message to a task whose webhook finds no
+// room is refused before it is delivered, and taken with one that replaces.
+func TestWebhookTooManyDeliversNothing(t *testing.T) {
+	fakeNode(t, `printf 'Continue? [y/N] '; read a; echo "got <$a>"`)
+	r := newPushRig(t)
+	url, _ := webhook(t)
+	id, e := r.asks()
+	configs := "/agents/" + idA + "/tasks/" + id + "/pushNotificationConfigs"
+	for i := range 4 { // as many as the rig lets a task have
+		if a := r.do(http.MethodPost, configs, fmt.Sprintf(`{"id":"c%d","url":%q}`, i, url), good); a.status != http.StatusOK {
+			t.Fatalf("create answers %d %s", a.status, a.body)
+		}
+	}
+	reply := func(config string) answer {
+		return r.sendHITL(strings.TrimSuffix(replyMessage(id, e.PromptID, `{"text":"y"}`), "}") +
+			`,"configuration":{"taskPushNotificationConfig":{` + config + `"url":"` + url + `"}}}`)
+	}
+	for _, config := range []string{"", `"id":"other",`} {
+		if a := reply(config); a.status != http.StatusTooManyRequests {
+			t.Fatalf("with %s: %d %s", config, a.status, a.body)
+		}
+		now := r.do(http.MethodGet, "/agents/"+idA+"/tasks/"+id, "", good)
+		if _, same := r.envelope(now.json); same.PromptID != e.PromptID {
+			t.Errorf("the reply that was refused was delivered: %s", now.body)
+		}
+	}
+	if a := reply(`"id":"c1",`); a.path("task", "status", "state") != "TASK_STATE_COMPLETED" {
+		t.Errorf("with one that replaces: %d %s", a.status, a.body)
 	}
 }

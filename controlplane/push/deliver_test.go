@@ -390,6 +390,11 @@ func TestBounds(t *testing.T) {
 	r.hook("t", hook.url)
 	h := r.hook("t", hook.url)
 	reg := push.Registration{Version: "1.0", URL: hook.url}
+	for id, room := range map[string]bool{"": false, "another": false, h.ID: true} {
+		if err := r.s.Room(t.Context(), task.System(), "t", id); errors.Is(err, push.ErrTooMany) == room || err != nil && room {
+			t.Errorf("room for %q: %v", id, err)
+		}
+	}
 	if _, err := r.s.Create(t.Context(), task.System(), "t", reg, push.FromNow); !errors.Is(err, push.ErrTooMany) {
 		t.Errorf("a third: %v", err)
 	}

@@ -222,6 +222,25 @@ func (s *Service) Check(ctx context.Context, r Registration) error {
 	return s.cfg.Guard.CheckURL(ctx, r.URL)
 }
 
+// Room returns ErrTooMany if the task has no room for one more webhook, of that
+// id or, if it is empty, of any. It is for who must know before a webhook comes
+// with something that cannot be taken back; Create decides.
+func (s *Service) Room(ctx context.Context, in task.Scope, taskID, id string) error {
+	hooks, err := s.cfg.Store.Hooks(ctx, in, taskID)
+	if err != nil {
+		return fmt.Errorf("cannot count webhooks of task %q: %w", taskID, err)
+	}
+	for _, h := range hooks {
+		if h.ID == id {
+			return nil // it is replaced
+		}
+	}
+	if len(hooks) >= s.cfg.Limits.PerTask {
+		return ErrTooMany
+	}
+	return nil
+}
+
 // Create registers a webhook for a task, in place of one with the same id.
 // What it is told begins behind the event after: 0 for everything, or FromNow.
 // The secrets are not in what is returned.
