@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -90,7 +91,7 @@ func (g *Guard) parse(raw string) (*url.URL, error) {
 	case !portForm(u.Port(), u.Host):
 		return refuse("must have a port between 1 and 65535, or none")
 	case !hostForm(u.Hostname()):
-		return refuse("must name its host by letters, digits, dots and hyphens (punycode), or by an IP address")
+		return refuse("must name its host by letters, digits, dots and hyphens (punycode), or by an IP address in its usual form")
 	}
 	return u, nil
 }
@@ -109,9 +110,29 @@ func hostForm(host string) bool {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return a.Zone() == ""
 	}
-	return len(host) <= maxHost && !strings.ContainsFunc(host, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-' && r != '_'
-	})
+	labels := strings.Split(strings.TrimSuffix(host, "."), ".")
+	return len(host) <= maxHost && !slices.Contains(labels, "") && !number(labels[len(labels)-1]) &&
+		!strings.ContainsFunc(host, func(r rune) bool {
+			return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-' && r != '_'
+		})
+}
+
+// number tells whether a host that ends in this label is an address of IPv4 to
+// some (2130706433, 0x7f.1, 0177.0.0.1, 127.1): C's inet_aton and browsers read
+// it so, and no name ends like this.
+func number(label string) bool {
+	digits := "0123456789"
+	if rest, hex := strings.CutPrefix(strings.ToLower(label), "0x"); hex {
+		label, digits = rest, digits+"abcdef"
+	}
+	return strings.Trim(label, digits) == ""
+}
+
+// isLocal tells whether a name is this host's loopback, which is so whatever a
+// resolver says (RFC 6761, section 6.3).
+func isLocal(host string) bool {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
 // resolve returns the addresses of a host, of which every one is permitted.
@@ -119,6 +140,8 @@ func (g *Guard) resolve(ctx context.Context, host string) ([]netip.Addr, error) 
 	var addrs []netip.Addr
 	if a, err := netip.ParseAddr(host); err == nil {
 		addrs = []netip.Addr{a}
+	} else if isLocal(host) {
+		addrs = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
 	} else {
 		r := g.Resolver
 		if r == nil {

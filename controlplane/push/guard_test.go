@@ -125,6 +125,38 @@ func TestURLs(t *testing.T) {
 	}
 }
 
+// TestOtherSpellings: what some take for an address is judged as one when the
+// webhook is made, whatever a resolver makes of it.
+func TestOtherSpellings(t *testing.T) {
+	var asked []string
+	g := &push.Guard{Own: own, Resolver: names(func(host string) []string {
+		asked = append(asked, host)
+		return []string{"8.8.8.8"}
+	})}
+	for _, host := range []string{
+		"2130706433", "0x7f000001", "0X7F000001", "017700000001", "0177.0.0.1", "0x7f.0.0.1", "127.0.0x1", "127.1", "127.0.1", "0", "0x", "00",
+		"127.0.0.1.", "127.1.", "8.8.8.8.", "example.1", "example.0xa", "1.2.3.4.5", "999.999.999.999",
+		"localhost", "localhost.", "LocalHost", "a.localhost", "a.b.LOCALHOST.", ".", "..", "example..org", "example.org..", ".example.org",
+	} {
+		if !refused(t, g, "https://"+host+"/hook") {
+			t.Errorf("%s is taken", host)
+		}
+	}
+	if len(asked) > 0 {
+		t.Errorf("a resolver was asked for %q", asked)
+	}
+	for _, host := range []string{"1.example", "0x1.example", "4.3.2.1.in-addr.arpa", "example.a1", "example.0xg", "1e100.net", "notlocalhost", "localhost.example", "example.org."} {
+		if refused(t, g, "https://"+host+"/hook") {
+			t.Errorf("%s is refused", host)
+		}
+	}
+	// An operator who permits loopback permits its name.
+	g.Allow = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
+	if refused(t, g, "https://localhost:8443/hook") {
+		t.Error("localhost is refused although its address is permitted")
+	}
+}
+
 // untouched is a listener on loopback that nobody may reach.
 func untouched(t *testing.T) (url string) {
 	t.Helper()

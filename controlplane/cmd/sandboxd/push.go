@@ -25,7 +25,7 @@ func (c *pushConfig) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.BoolVar(&c.Enabled, "push", true, "deliver A2A push notifications to webhooks")
 	f.StringArrayVar(&c.Allow, "push-allow", nil,
-		"`network` (CIDR) that webhooks may be in although it is not public, such as 10.1.0.0/16; may be repeated")
+		"`network` (CIDR), or one address, that webhooks may have although it is not public, such as 10.1.0.0/16; may be repeated")
 	f.BoolVar(&c.HTTP, "push-http", false, "let webhooks have http:// addresses, where anybody on the way reads tasks and tokens")
 }
 
