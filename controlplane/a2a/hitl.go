@@ -8,6 +8,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/api/extensions"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/prompt"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/adaptercommand"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
@@ -34,6 +35,8 @@ func (c *call) continueTask(ctx context.Context, req sendRequest) (task.Record, 
 	case !isReply && waitsForReply(rec):
 		return rec, errField("message.metadata."+prompt.ResponseKey,
 			"is required: the task waits for the answer to the prompt in the metadata of its status message")
+	case isReply && adaptercommand.Claims(m, req.metadata):
+		return rec, errField("message.metadata", "must not have both an answer to a prompt and an adapter command")
 	}
 	if f := c.roomForPush(ctx, rec.ID, req.push); f != nil {
 		return rec, f

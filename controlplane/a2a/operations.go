@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/prompt"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
@@ -37,6 +38,9 @@ func (c *call) submit(ctx context.Context, req sendRequest) (engine.Result, *fau
 	if req.message.TaskID != "" {
 		rec, f := c.continueTask(ctx, req)
 		return engine.Result{Task: rec}, f
+	}
+	if _, ok := req.message.Metadata[prompt.ResponseKey]; ok {
+		return engine.Result{}, errField("message.taskId", "is required: the message answers a prompt, and that is of a task")
 	}
 	if f := c.nameMessage(ctx, &req.message); f != nil {
 		return engine.Result{}, f

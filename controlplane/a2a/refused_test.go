@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"agentic-sandbox.aiwg.io/sandbox/api/extensions"
 )
 
 // TestNumbersNobodyElseReads: a number beyond a double is refused, on both
@@ -70,5 +72,31 @@ func TestWebhookTooManyDeliversNothing(t *testing.T) {
 	}
 	if a := reply(`"id":"c1",`); a.path("task", "status", "state") != "TASK_STATE_COMPLETED" {
 		t.Errorf("with one that replaces: %d %s", a.status, a.body)
+	}
+}
+
+// TestReplyStandsAlone: an answer to a prompt is for a task, and is no command.
+func TestReplyStandsAlone(t *testing.T) {
+	r := hitlRig(t, askOnce)
+	id, e := r.asks()
+	reply := replyMessage(id, e.PromptID, `{"text":"y"}`)
+	envelope := `"` + extensions.AdapterCommand + `":` + fmt.Sprintf(hitlCommand, "")
+	for name, c := range map[string]struct{ body, field string }{
+		"no task":        {strings.Replace(reply, `"taskId":"`+id+`",`, "", 1), "message.taskId"},
+		"an empty task":  {strings.Replace(reply, `"taskId":"`+id+`"`, `"taskId":""`, 1), "message.taskId"},
+		"and a command":  {strings.Replace(reply, `"metadata":{`, `"metadata":{`+envelope+`,`, 1), "message.metadata"},
+		"one beside it":  {strings.Replace(reply, `{"message"`, `{"metadata":{`+envelope+`},"message"`, 1), "message.metadata"},
+		"one of another": {strings.Replace(reply, `"metadata":{`, `"metadata":{"adapter-command/v2":{},`, 1), "message.metadata"},
+	} {
+		a := r.sendHITL(c.body)
+		if a.status != http.StatusBadRequest || a.path("error", "details", 1, "fieldViolations", 0, "field") != c.field {
+			t.Errorf("%s: %d %s", name, a.status, a.body)
+		}
+	}
+	if list := r.do(http.MethodGet, "/agents/"+idA+"/tasks", "", good); list.path("totalSize") != 1. {
+		t.Errorf("a task was made: %s", list.body)
+	}
+	if a := r.sendHITL(reply); a.path("task", "status", "state") != "TASK_STATE_COMPLETED" {
+		t.Errorf("the reply: %d %s", a.status, a.body)
 	}
 }

@@ -41,8 +41,12 @@ func (Runner) Name() string { return "adapter-command" }
 // Claims implements runner.Runner. Every spelling of the extension's name is
 // claimed, so that a wrong version, or an envelope in the wrong place, is
 // refused instead of being echoed.
-func (Runner) Claims(req runner.Request) bool {
-	return strangeKey(req.Message.Metadata) != "" || strangeKey(req.Metadata) != ""
+func (Runner) Claims(req runner.Request) bool { return Claims(req.Message, req.Metadata) }
+
+// Claims reports whether a message, or what was sent beside it, has an envelope
+// of this extension, whatever its version and place.
+func Claims(m task.Message, beside task.Metadata) bool {
+	return strangeKey(m.Metadata) != "" || strangeKey(beside) != ""
 }
 
 func strangeKey(m task.Metadata) string {
