@@ -272,6 +272,9 @@ func (c *call) present(ctx context.Context, rec task.Record) (task.Task, *fault)
 	return t, nil
 }
 
+// metaHost names the machine's host in a task's metadata; not everybody sees it.
+const metaHost = "runtime.host"
+
 func (c *call) runtimeMetadata() (m task.Metadata, err error) {
 	set := func(key string, v any) {
 		if err == nil {
@@ -287,7 +290,7 @@ func (c *call) runtimeMetadata() (m task.Metadata, err error) {
 		set("runtime.capabilities", c.agent.Capabilities)
 	}
 	if c.caller.SeesHost && c.agent.Host != "" {
-		set("runtime.host", c.agent.Host)
+		set(metaHost, c.agent.Host)
 	}
 	return m, err
 }

@@ -1,12 +1,16 @@
 package a2a_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"agentic-sandbox.aiwg.io/sandbox/api/extensions"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/a2a"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
 )
 
 // TestNumbersNobodyElseReads: a number beyond a double is refused, on both
@@ -98,5 +102,37 @@ func TestReplyStandsAlone(t *testing.T) {
 	}
 	if a := r.sendHITL(reply); a.path("task", "status", "state") != "TASK_STATE_COMPLETED" {
 		t.Errorf("the reply: %d %s", a.status, a.body)
+	}
+}
+
+// TestReplayFollowsPolicy: what was answered while the caller might see the
+// host does not show it once the caller may not, nor may a stream's beginning.
+func TestReplayFollowsPolicy(t *testing.T) {
+	var hidden atomic.Bool
+	r := onceRig(t, func(c *a2a.Config, _ *engine.Config) {
+		caller := c.Caller
+		c.Caller = func(ctx context.Context) a2a.Caller { x := caller(ctx); x.SeesHost = !hidden.Load(); return x }
+	})
+	streamed := func() (first any) {
+		r.frames(r.open(post, "/agents/"+idA+"/message:stream", onceMessage(msgB, "y"), onceHeader), func(f frame) bool {
+			if f.data["task"] != nil {
+				first = dig(f.data, "task", "metadata")
+			}
+			return true
+		})
+		return first
+	}
+	sent := func() any { return r.once("/message:send", onceMessage(msgA, "x")).path("task", "metadata") }
+	for _, hide := range []bool{false, true, false} {
+		hidden.Store(hide)
+		want := any("host-1")
+		if hide {
+			want = nil
+		}
+		for name, m := range map[string]any{"sent": sent(), "streamed": streamed()} {
+			if dig(m, "runtime.instance_id") != idA || dig(m, "runtime.host") != want {
+				t.Errorf("hidden %t: %s: metadata is %v", hide, name, m)
+			}
+		}
 	}
 }

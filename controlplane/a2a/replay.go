@@ -3,6 +3,7 @@ package a2a
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/idempotency"
@@ -33,7 +34,7 @@ func newOpening(fd *feed) *opening {
 
 func (o *opening) feed(c *call) *feed {
 	return &feed{
-		first: task.Record{Task: o.Task, InstanceID: c.agent.ID, LastSeq: o.Seq},
+		first: task.Record{Task: c.withoutHost(o.Task), InstanceID: c.agent.ID, LastSeq: o.Seq},
 		after: o.After, cuts: o.Cuts, untilInput: true, waits: o.Waits,
 	}
 }
@@ -65,9 +66,18 @@ func (c *call) answered(r idempotency.Reservation) (any, *fault, bool) {
 	case a.Message != nil:
 		return map[string]any{"message": *a.Message}, nil, true
 	case a.Task != nil:
-		return map[string]any{"task": *a.Task}, nil, true
+		return map[string]any{"task": c.withoutHost(*a.Task)}, nil, true
 	}
 	return nil, nil, false
+}
+
+// withoutHost takes away from a kept task what its caller may not see any more.
+func (c *call) withoutHost(t task.Task) task.Task {
+	if _, ok := t.Metadata[metaHost]; ok && !c.caller.SeesHost {
+		t.Metadata = maps.Clone(t.Metadata)
+		delete(t.Metadata, metaHost)
+	}
+	return t
 }
 
 // storedFault is a fault as it is kept. A test says when a member is missing.
