@@ -73,23 +73,34 @@ type Verifier interface {
 	Verify(token string) (Principal, bool)
 }
 
+// Denial answers 401 to a request that carries no valid token. The challenge is
+// in the header of the answer already; cause is what is wrong with the request.
+type Denial func(w http.ResponseWriter, r *http.Request, cause string)
+
 // Require lets only requests with a valid bearer token pass, with the
-// principal in their context.
-func Require(v Verifier, next http.Handler) http.Handler {
+// principal in their context. Others are denied with a problem document.
+func Require(v Verifier, next http.Handler) http.Handler { return RequireOr(v, deny, next) }
+
+// RequireOr is Require for surfaces whose errors have another form.
+func RequireOr(v Verifier, denial Denial, next http.Handler) http.Handler {
+	deny := func(w http.ResponseWriter, r *http.Request, challenge, cause string) {
+		w.Header().Set("WWW-Authenticate", challenge)
+		denial(w, r, cause)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		headers := r.Header.Values("Authorization")
 		if len(headers) == 0 {
-			deny(w, Challenge, "the request carries no token")
+			deny(w, r, Challenge, "the request carries no token")
 			return
 		}
 		scheme, token, _ := strings.Cut(headers[0], " ")
 		if len(headers) > 1 || !strings.EqualFold(scheme, "Bearer") {
-			deny(w, Challenge+`, error="invalid_request"`, "the Authorization header is not of the form: Bearer <token>")
+			deny(w, r, Challenge+`, error="invalid_request"`, "the Authorization header is not of the form: Bearer <token>")
 			return
 		}
 		p, ok := v.Verify(strings.TrimSpace(token))
 		if !ok {
-			deny(w, Challenge+`, error="invalid_token"`, "the token is not known here")
+			deny(w, r, Challenge+`, error="invalid_token"`, "the token is not known here")
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), p)))
@@ -109,9 +120,8 @@ type problem struct {
 	Remediation string `json:"remediation"`
 }
 
-func deny(w http.ResponseWriter, challenge, cause string) {
+func deny(w http.ResponseWriter, _ *http.Request, cause string) {
 	h := w.Header()
-	h.Set("WWW-Authenticate", challenge)
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusUnauthorized)

@@ -153,7 +153,10 @@ func (h conformanceHost) Facts(ctx context.Context) (fleet.HostFacts, error) {
 // require lets requests with a token pass, and those of this host without one
 // if there is a principal for them.
 func (c *conformanceConfig) require(v auth.Verifier, domain string, next http.Handler) http.Handler {
-	strict := auth.Require(v, next)
+	denial := func(w http.ResponseWriter, r *http.Request, cause string) {
+		a2a.NewRefusals(domain).Unauthenticated(w, r, cause+" ("+auth.Remedy+")")
+	}
+	strict := auth.RequireOr(v, denial, next)
 	if c.Anonymous == "" {
 		return strict
 	}

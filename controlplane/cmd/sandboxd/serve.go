@@ -54,7 +54,7 @@ func serve(ctx context.Context, c config, out io.Writer, log *slog.Logger) (err 
 	base, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRequests()
 	server := &http.Server{
-		Handler:           steady(pace, patience, plain(d.handler(url))),
+		Handler:           steady(pace, patience, plain(c.Surface.Domain, d.handler(url))),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/a2a"
 )
 
 const (
@@ -80,13 +81,19 @@ func (w steadyWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (w steadyWriter) expect() { _ = w.rc.SetWriteDeadline(time.Now().Add(w.patience)) }
 
 // plain refuses paths with separators or ends that only some readers see, so
-// that what a proxy lets pass is what is served here.
-func plain(next http.Handler) http.Handler {
+// that what a proxy lets pass is what is served here. The domain is that of
+// virtual hosts.
+func plain(domain string, next http.Handler) http.Handler {
+	agents := a2a.NewRefusals(domain)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		path := strings.ToLower(r.URL.EscapedPath())
 		for _, hidden := range []string{"%2f", "%5c", "%00"} {
 			if strings.Contains(path, hidden) {
-				refusePath(w)
+				if agents.Concern(r) {
+					agents.BadPath(w, r, pathCause+" ("+pathHint+")")
+				} else {
+					refusePath(w)
+				}
 				return
 			}
 		}
@@ -94,18 +101,19 @@ func plain(next http.Handler) http.Handler {
 	})
 }
 
-// refusePath answers with a problem document, as every surface does.
+const (
+	pathCause = "no path here has an escaped separator"
+	pathHint  = "send ids and names as they are"
+)
+
+// refusePath answers with a problem document, as every surface but A2A does.
 func refusePath(w http.ResponseWriter) {
-	const (
-		code  = "request.path"
-		cause = "no path here has an escaped separator"
-		hint  = "send ids and names as they are"
-	)
+	const code = "request.path"
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusBadRequest)
 	_ = json.NewEncoder(w).Encode(managementv1.Problem{ // the client has gone: nobody to tell
 		Type: managementv1.ProblemType + code, Title: "Path is not valid", Status: http.StatusBadRequest, Code: code,
-		Blame: managementv1.BlameCaller, Cause: cause, Remediation: hint, Detail: cause + " (" + hint + ")",
+		Blame: managementv1.BlameCaller, Cause: pathCause, Remediation: pathHint, Detail: pathCause + " (" + pathHint + ")",
 	})
 }

@@ -16,7 +16,7 @@ import (
 // speak sends raw text to a server with a short pace and returns its answer.
 func speak(t *testing.T, pace time.Duration, h http.HandlerFunc, text string) (net.Conn, *http.Response) {
 	t.Helper()
-	return speakTo(t, steady(pace, patience, plain(h)), text)
+	return speakTo(t, steady(pace, patience, plain("", h)), text)
 }
 
 func speakTo(t *testing.T, h http.Handler, text string) (net.Conn, *http.Response) {
@@ -92,7 +92,7 @@ func TestStreamOutlivesThePace(t *testing.T) {
 }
 
 func TestHiddenSeparatorsAreRefused(t *testing.T) {
-	h := plain(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+	h := plain("", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
 	for path, want := range map[string]int{
 		"/api/v1/instances": 200, "/agents/x/message:send": 200, "/agents/x/message%3Asend": 200, "/%61pi/v1": 200,
 		"/api%2fv1/instances": 400, "/agents/x%2F..%2Fy": 400, "/agents%5cx": 400, "/agents/x%00": 400,
