@@ -29,9 +29,13 @@ func (d *draft) add(c *agentv1.Output) error {
 	over := !d.p.Overflow && uint64(len(data)) > room
 	if !d.p.Overflow {
 		start := d.p.Received[i] - uint64(len(d.p.Carry[i]))
-		var whole []byte
-		whole, d.p.Carry[i] = split(d.p.Carry[i], data[:min(room, uint64(len(data)))], over)
+		whole, rest := split(d.p.Carry[i], data[:min(room, uint64(len(data)))])
 		d.append(i, start, whole)
+		if over { // nothing more will come, and text stays text up to the limit
+			d.append(i, start+uint64(len(whole)), rest)
+			rest = nil
+		}
+		d.p.Carry[i] = rest
 	}
 	d.p.AfterSeq = c.GetSeq()
 	d.p.Received[i] += uint64(len(data))
@@ -59,15 +63,57 @@ func (d *draft) release(stream int) {
 	d.p.Carry[stream] = nil
 }
 
-// append adds the bytes of a stream from start on. They join the last chunk if
-// they continue it, so that a program that writes much in small pieces does not
-// make an event of each. Text and other bytes stay apart, and no chunk becomes
-// larger than a guest may send one.
+// minText is the least text, in bytes, that stands apart from other bytes beside
+// it in what a guest sent at once. It bounds how many events a piece makes:
+// about two for every so many bytes; a program's binary makes one in seven KiB.
+const minText = 128
+
+// append adds the bytes of a stream from start on, text apart from other bytes:
+// one of these does not take the text around it away from who reads it.
 func (d *draft) append(stream int, start uint64, data []byte) {
+	if utf8.Valid(data) { // nearly always
+		d.join(stream, start, data, false)
+		return
+	}
+	// What lies before from has been added; at is behind a byte that is no text.
+	from := 0
+	for at := 0; at < len(data); at++ {
+		n := textLen(data[at:])
+		if n >= minText {
+			d.join(stream, start+uint64(from), data[from:at], true)
+			d.join(stream, start+uint64(at), data[at:at+n], false)
+			from = at + n
+		}
+		at += n
+	}
+	d.join(stream, start+uint64(from), data[from:], true)
+}
+
+// textLen is how many bytes are text before the first that is none.
+func textLen(data []byte) (n int) {
+	for n < len(data) {
+		if data[n] < utf8.RuneSelf {
+			n++
+			continue
+		}
+		r, size := utf8.DecodeRune(data[n:])
+		if r == utf8.RuneError && size == 1 {
+			break
+		}
+		n += size
+	}
+	return n
+}
+
+// join adds bytes that are all text or, raw, begin or end with such as are
+// none. They join the last chunk if they continue it, so that a program that
+// writes much in small pieces does not make an event of each. Text and other
+// bytes stay apart, and no chunk becomes larger than a guest may send one.
+func (d *draft) join(stream int, start uint64, data []byte, raw bool) {
 	if len(data) == 0 {
 		return
 	}
-	id, raw := d.artifacts[stream], !utf8.Valid(data)
+	id := d.artifacts[stream]
 	if n := len(d.chunks); n > 0 {
 		c := &d.chunks[n-1]
 		if c.ArtifactID == id && c.Offset+uint64(len(c.Data)) == start && d.raw == raw && len(c.Data)+len(data) <= agentv1.MaxChunk {
@@ -92,14 +138,11 @@ func streamIndex(s agentv1.Stream) (int, error) {
 }
 
 // split joins what was held back with new bytes and holds back the first
-// bytes of a character whose rest is missing, unless nothing more will come.
-func split(carry, data []byte, last bool) (whole, rest []byte) {
+// bytes of a character whose rest is missing.
+func split(carry, data []byte) (whole, rest []byte) {
 	all := data
 	if len(carry) > 0 {
 		all = slices.Concat(carry, data)
-	}
-	if last {
-		return all, nil
 	}
 	for n := 1; n < utf8.UTFMax && n <= len(all); n++ {
 		tail := all[len(all)-n:]

@@ -18,6 +18,7 @@ var names = [2]string{"stdout", "stderr"}
 // drawOutput draws what a guest may send: text and other bytes, cut anywhere.
 func drawOutput(t *rapid.T) []*agentv1.Output {
 	piece := rapid.OneOf(
+		rapid.Custom(drawMixture),
 		rapid.SampledFrom([]string{"a line\n", "é", "€uro\n", "😀", "\xff\xfe", "\xc3", "\x80"}),
 		rapid.Map(rapid.IntRange(1, agentv1.MaxChunk), func(n int) string { return strings.Repeat("x", n) }),
 		rapid.Map(rapid.IntRange(1, agentv1.MaxChunk/2), func(n int) string { return strings.Repeat("ö", n) }),
@@ -39,6 +40,18 @@ func drawOutput(t *rapid.T) []*agentv1.Output {
 		}
 	}
 	return out
+}
+
+// drawMixture draws text with other bytes between, around the length from which
+// text stands apart.
+func drawMixture(t *rapid.T) string {
+	text := rapid.Map(rapid.IntRange(0, 2*minText), func(n int) string { return strings.Repeat("x", n) })
+	other := rapid.SampledFrom([]string{"", "\xff", "\xe9", "\xf0\x9f\x98", "\xc3", "ö", "€", "\xed\xa0\x80", strings.Repeat("\x80", minText)})
+	var b strings.Builder
+	for range rapid.IntRange(1, 8).Draw(t, "runs") {
+		b.WriteString(text.Draw(t, "text") + other.Draw(t, "other"))
+	}
+	return "-" + b.String()
 }
 
 // draftAll makes a draft of each batch and returns all that would be stored.
@@ -109,6 +122,96 @@ func TestBatchesDoNotMatter(t *testing.T) {
 			t.Fatal("batches change what is text")
 		}
 	})
+}
+
+// However text and other bytes are mixed and cut, long enough text is text, and
+// the events are not many.
+func TestTextStaysText(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		out := drawOutput(t)
+		limit := rapid.OneOf(rapid.Just(uint64(1)<<40), rapid.Uint64Range(0, 10_000)).Draw(t, "limit")
+		chunks, _ := draftAll(t, out, limit, func() int { return rapid.IntRange(1, 30).Draw(t, "batch") })
+		most, size := 2*len(names), 0 // what is left of a character may come by itself
+		for _, c := range out {
+			most += 1 + 2*((len(c.GetData())+utf8.UTFMax-1)/minText)
+			size += len(c.GetData())
+		}
+		if len(chunks) > most {
+			t.Fatalf("%d bytes in %d pieces make %d events, more than %d", size, len(out), len(chunks), most)
+		}
+		kept := join(t, chunks)
+		var at [2]int
+		for _, c := range out {
+			i := c.GetStream() - 1
+			for _, run := range longText(c.GetData()) {
+				from, to := at[i]+run[0], at[i]+run[1]
+				if shown := textBetween(chunks, names[i], from, to); to <= len(kept[i]) && shown != to-from {
+					t.Fatalf("of the text from %d to %d of %s, %d bytes are text", from, to, names[i], shown)
+				}
+			}
+			at[i] += len(c.GetData())
+		}
+	})
+}
+
+// longText finds the runs of text in one piece that are to stand apart,
+// without the characters at their ends, which may belong to other pieces.
+func longText(data []byte) (runs [][2]int) {
+	from := 0
+	for at := 0; at <= len(data); {
+		r, n := utf8.DecodeRune(data[at:])
+		if r != utf8.RuneError || n > 1 {
+			at += n
+			continue
+		}
+		if at-from >= minText {
+			runs = append(runs, [2]int{from, at})
+		}
+		at++
+		from = at
+	}
+	return runs
+}
+
+// textBetween is how much of a range of an artifact is shown as text.
+func textBetween(chunks []task.Chunk, id string, from, to int) (n int) {
+	for _, c := range chunks {
+		start := int(c.Offset) //nolint:gosec // of a test
+		if lo, hi := max(start, from), min(start+len(c.Data), to); c.ArtifactID == id && lo < hi && utf8.Valid(c.Data) {
+			n += hi - lo
+		}
+	}
+	return n
+}
+
+// One byte that is not text, and a limit within a character, take no text away.
+func TestOneByteIsNotText(t *testing.T) {
+	line := strings.Repeat("a line that somebody printed\n", 1000)
+	for name, c := range map[string]struct {
+		out   string
+		limit uint64
+		want  []string
+	}{
+		"within":    {line + "caf\xe9" + line, 1 << 20, []string{line + "caf", "\xe9", line}},
+		"first":     {"\xff" + line, 1 << 20, []string{"\xff", line}},
+		"last":      {line + "\xff", 1 << 20, []string{line, "\xff"}},
+		"limit":     {"a 😀😀", 2 + 4 + 3, []string{"a 😀", "\xf0\x9f\x98"}},
+		"far limit": {line + "ö", uint64(len(line)) + 1, []string{line, "\xc3"}},
+		"short":     {"a\xffb", 1 << 20, []string{"a\xffb"}},
+		"few":       {line + "\xffab\xff" + line, 1 << 20, []string{line, "\xffab\xff", line}},
+	} {
+		d := draft{limit: c.limit, artifacts: names}
+		if err := d.add(&agentv1.Output{Seq: 1, Stream: agentv1.Stream_STREAM_STDOUT, Data: []byte(c.out)}); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, c := range d.chunks {
+			got = append(got, string(c.Data))
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
 }
 
 // isText is how much of the content is shown as text.
