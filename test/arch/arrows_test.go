@@ -197,11 +197,11 @@ type home struct {
 }
 
 var homes = []home{
-	{"database/sql", []string{"controlplane/sqlite/..."}},
+	{"database/sql", []string{"controlplane/sqlite/...", "test/bench"}},
 	{"github.com/a2aproject/a2a-go/v2", []string{"controlplane/a2a/..."}},
 	{"github.com/coreos/go-systemd/v22", []string{"controlplane/cmd/sandboxd/..."}},
 	{"github.com/digitalocean/go-qemu", []string{"controlplane/vm/libvirt/..."}},
-	{"github.com/mattn/go-sqlite3", []string{"controlplane/sqlite/..."}},
+	{"github.com/mattn/go-sqlite3", []string{"controlplane/sqlite/...", "test/bench"}},
 	{"github.com/prometheus/client_golang", []string{"controlplane/metrics"}},
 	{"github.com/pressly/goose/v3", []string{"controlplane/sqlite/..."}},
 	{"github.com/spf13/cobra", []string{"controlplane/cmd/..."}},

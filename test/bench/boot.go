@@ -31,8 +31,8 @@ type bootSample struct {
 
 // cold measures boots until the agent has answered against a bare QEMU with
 // the same kernel, initramfs, disk and machine until the agent listens.
-func (b *bench) cold(ctx context.Context) (Section, error) {
-	s := Section{Name: "boot", Title: fmt.Sprintf("cold boot of image %q, %d CPU, %d MiB", imageName, machineCPUs, machineMemory>>20)}
+func (b *bench) cold(ctx context.Context) (s Section, err error) {
+	s = Section{Name: "boot", Title: fmt.Sprintf("cold boot of image %q, %d CPU, %d MiB", imageName, machineCPUs, machineMemory>>20)}
 	var (
 		line    bareLine
 		last    bootSample
@@ -49,11 +49,24 @@ func (b *bench) cold(ctx context.Context) (Section, error) {
 		samples = append(samples, last)
 		return last.total.Seconds(), nil
 	}
+	arms := []*arm{whole, plain}
+	pairs := []pair{{"sandbox from create / bare QEMU", whole, plain}, {"sandbox from start / bare QEMU", later, plain}}
+	if d, err := b.startReady(ctx); err != nil {
+		b.fail(fmt.Errorf("%s: %w", s.Name, err))
+	} else {
+		defer func() { err = errors.Join(err, d.Stop(), d.Remove()) }()
+		plane := &arm{name: "sandboxd: create to ready", measure: func(ctx context.Context) (float64, error) {
+			took, err := readyOnce(ctx, d)
+			return took.Seconds(), err
+		}}
+		arms = append(arms, plane)
+		pairs = append(pairs, pair{"sandboxd, create to ready / bare QEMU", plane, plain})
+	}
 	plain.measure = func(ctx context.Context) (float64, error) {
 		took, err := b.bootBare(ctx, line)
 		return took.Seconds(), err
 	}
-	if err := b.rounds(ctx, s.Name, b.n, []*arm{whole, plain}); err != nil {
+	if err := b.rounds(ctx, s.Name, b.n, arms); err != nil {
 		return s, err
 	}
 	if len(samples) > len(whole.byRound) {
@@ -65,10 +78,10 @@ func (b *bench) cold(ctx context.Context) (Section, error) {
 	s.Phases = phases(samples)
 	s.Notes = []string{
 		"Neither overlay nor initramfs of the bare machine counts: they are made before its process starts.",
+		"sandboxd's machine is of the loadout \"minimal\", the same; create to ready is sandboxctl up, from its start to its end.",
 		"firmware is what lies between the machine's start and the kernel's clock, placed by the uptime in the agent's answer.",
 	}
-	return s, s.add([]*arm{whole, later, plain},
-		pair{"sandbox from create / bare QEMU", whole, plain}, pair{"sandbox from start / bare QEMU", later, plain})
+	return s, s.add(slices.Insert(arms, 1, later), pairs...)
 }
 
 // bootOnce boots one machine and removes it.

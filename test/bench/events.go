@@ -10,7 +10,6 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,27 +27,14 @@ const (
 // whoever follows its task, against whoever reads its pipe.
 func (b *bench) events(ctx context.Context, h *hosted) (Section, error) {
 	s := Section{Name: sectionTick, Title: fmt.Sprintf("a line on its way, of %d lines every %v", tickCount, tickPause)}
-	stream := tickArm("from the command's write to the stream's reader", h.agent.ticks)
-	pipe := tickArm("from the same program's write to the reader of its pipe", b.pipeTicks)
+	stream := quantileArm("from the command's write to the stream's reader", tickCount, h.agent.ticks)
+	pipe := quantileArm("from the same program's write to the reader of its pipe", tickCount, b.pipeTicks)
 	arms := []*arm{stream, pipe}
 	if err := b.rounds(ctx, s.Name, b.n, arms); err != nil {
 		return s, err
 	}
 	s.Notes = []string{"Both ends are on one clock: the machine is a process of this host. Each sample is a quantile of its lines."}
 	return s, s.add(withTwins(arms), pair{"stream / pipe: p50", stream, pipe}, pair{"stream / pipe: p99", stream.twin, pipe.twin})
-}
-
-func tickArm(name string, measure func(context.Context) ([]float64, error)) *arm {
-	p99 := &arm{name: name + ": p99"}
-	return &arm{name: name + ": p50", twin: p99, measure: func(ctx context.Context) (float64, error) {
-		took, err := measure(ctx)
-		if err == nil && len(took) != tickCount {
-			err = fmt.Errorf("%d lines came, want %d", len(took), tickCount)
-		}
-		slices.Sort(took)
-		p99.pending = quantile(took, .99)
-		return quantile(took, .5), err
-	}}
 }
 
 func tickArguments() []string { return []string{"tick", strconv.Itoa(tickCount), tickPause.String()} }

@@ -41,6 +41,7 @@ type sandbox struct {
 	image  store.Image
 	caps   vm.Capabilities
 	log    *slog.Logger
+	store  string // directory of images that the hypervisor can read
 }
 
 // openSandbox opens the driver on a directory of its own below dir.
@@ -52,7 +53,7 @@ func openSandbox(ctx context.Context, o options, dir string, log *slog.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	s := &sandbox{log: log}
+	s := &sandbox{log: log, store: images}
 	if s.image, err = ensure(ctx, images); err != nil {
 		return nil, err
 	}

@@ -1,7 +1,8 @@
 // Command bench measures the sandbox against the least that the same work can
 // cost on the same host: boots against a bare QEMU, commands against raw vsock
-// and against fork and exec in the guest, data against virtio-serial. It uses
-// the real driver, link and images. README.md says how to read what it prints.
+// and against fork and exec in the guest, data against virtio-serial, long lists
+// and many watchers against bare servers. It uses the real driver, link and
+// images. README.md says how to read what it prints.
 //
 // Absolute times say more of the host than of us, so nothing is asserted, and
 // what counts are ratios of medians between arms that take turns. The exit
@@ -34,6 +35,10 @@ const (
 	sectionSend = "send"
 	sectionTick = "event"
 	sectionFill = "artifact"
+
+	sectionList   = "list"
+	sectionWatch  = "watch"
+	sectionMemory = "memory"
 )
 
 // options are what the command line says.
@@ -89,7 +94,8 @@ func parse(args []string, w io.Writer) (options, error) {
 	f.IntVar(&o.n, "n", 5, fmt.Sprintf("rounds of boots and of bulk; commands have %d times as many", execPerBoot))
 	f.IntVar(&o.mib, "size", 32, fmt.Sprintf("MiB of one bulk transfer, a multiple of %d", outputPart))
 	f.IntVar(&o.artifact, "artifact", 256, "MiB of one artifact")
-	known := []string{sectionBoot, sectionExec, sectionBulk, sectionSend, sectionTick, sectionFill}
+	known := []string{sectionBoot, sectionExec, sectionBulk, sectionSend, sectionTick, sectionFill,
+		sectionList, sectionWatch, sectionMemory}
 	only := f.String("only", strings.Join(known, ","), "what to measure")
 	f.BoolVar(&o.json, "json", false, "print JSON with all samples instead of a table")
 	f.BoolVar(&o.verbose, "v", false, "show the log of the driver")
@@ -183,9 +189,26 @@ func (b *bench) measure(ctx context.Context, r *Report) error {
 			return err
 		}
 	}
-	if !b.wants(sectionExec, sectionBulk, sectionSend, sectionTick, sectionFill) {
-		return nil
+	if b.wants(sectionExec, sectionBulk, sectionSend, sectionTick, sectionFill) {
+		if err := b.guests(ctx, keep); err != nil {
+			return err
+		}
 	}
+	for _, part := range []struct {
+		name    string
+		measure func(context.Context) (Section, error)
+	}{{sectionList, b.lists}, {sectionWatch, b.fanout}, {sectionMemory, b.memory}} {
+		if slices.Contains(b.only, part.name) {
+			if err := keep(part.measure(ctx)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// guests measures what needs the guest program.
+func (b *bench) guests(ctx context.Context, keep func(Section, error) error) error {
 	program, err := buildGuest(ctx, b.dir)
 	if err != nil {
 		return err
