@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -27,8 +28,9 @@ type decoder struct {
 }
 
 func (d *decoder) fail(field, format string, args ...any) {
-	if len(d.violations) < maxViolations {
-		d.violations = append(d.violations, runner.Violation{Field: field, Description: fmt.Sprintf(format, args...)})
+	v := runner.Violation{Field: field, Description: fmt.Sprintf(format, args...)}
+	if len(d.violations) < maxViolations && !slices.Contains(d.violations, v) { // some members are looked at twice
+		d.violations = append(d.violations, v)
 	}
 }
 
@@ -62,11 +64,18 @@ func (o object) at(name string) string {
 	return o.path + "." + name
 }
 
-// get returns a member that is there and not null.
+// get returns a member that is there and not null. One that is there by both
+// its names is refused, as ProtoJSON has it: readers differ on which one counts.
 func (o object) get(name string) (json.RawMessage, bool) {
 	raw, ok := o.m[name]
-	if !ok {
-		raw, ok = o.m[snake(name)]
+	if other := snake(name); other != name {
+		second, twice := o.m[other]
+		switch {
+		case ok && twice:
+			o.d.fail(o.at(name), "must not be there a second time, as %s", other)
+		case twice:
+			raw, ok = second, true
+		}
 	}
 	return raw, ok && string(raw) != "null"
 }

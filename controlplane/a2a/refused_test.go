@@ -136,3 +136,37 @@ func TestReplayFollowsPolicy(t *testing.T) {
 		}
 	}
 }
+
+// TestBothSpellings: a member by both its names is refused, whatever the values.
+func TestBothSpellings(t *testing.T) {
+	r := newRig(t, nil)
+	old := with(map[string]string{"A2A-Version": "0.3"})
+	for _, c := range []struct{ more, field string }{
+		{`"contextId":"B","context_id":"A"`, "message.contextId"},
+		{`"contextId":null,"context_id":"A"`, "message.contextId"},
+		{`"context_id":"A","contextId":null`, "message.contextId"},
+		{`"message_id":"m1"`, "message.messageId"},
+	} {
+		body := strings.Replace(message("x"), `"messageId"`, c.more+`,"messageId"`, 1)
+		for _, h := range []map[string]string{good, old} {
+			a := r.do(post, "/agents/"+idA+"/message:send", body, h)
+			if a.status != http.StatusBadRequest || a.path("error", "details", 1, "fieldViolations", 0, "field") != c.field ||
+				a.path("error", "details", 1, "fieldViolations", 1) != nil {
+				t.Errorf("%s: %d %s", c.more, a.status, a.body)
+			}
+		}
+	}
+	if a := r.rpc("ListTasks", `{"pageSize":5,"page_size":6}`, good); a.path("error", "data", 1, "fieldViolations", 0, "field") != "pageSize" ||
+		a.path("error", "data", 1, "fieldViolations", 1) != nil {
+		t.Errorf("params: %s", a.body)
+	}
+	a := r.do(http.MethodGet, "/agents/"+idA+"/tasks?contextId=A&context_id=A", "", good)
+	if a.status != http.StatusBadRequest || a.path("error", "details", 1, "fieldViolations", 0, "field") != "contextId" {
+		t.Errorf("query: %d %s", a.status, a.body)
+	}
+	for _, query := range []string{"?context_id=A&page_size=5", "?contextId=A&pageSize=5", ""} {
+		if a := r.do(http.MethodGet, "/agents/"+idA+"/tasks"+query, "", good); a.path("totalSize") != 0. {
+			t.Errorf("%s: %d %s", query, a.status, a.body)
+		}
+	}
+}

@@ -120,9 +120,9 @@ func queryObject(d *decoder, r *http.Request, texts, values []string) object {
 	o := object{d: d, m: map[string]json.RawMessage{}}
 	query := r.URL.Query()
 	put := func(name string, encode func(string) string) {
-		for _, key := range []string{snake(name), name} { // camelCase wins
+		for _, key := range []string{snake(name), name} { // if both are there, get refuses them
 			if v := query.Get(key); v != "" {
-				o.m[name] = json.RawMessage(encode(v))
+				o.m[key] = json.RawMessage(encode(v))
 			}
 		}
 	}
