@@ -7,6 +7,7 @@
 package adaptercommand
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -46,7 +47,12 @@ func (Runner) Claims(req runner.Request) bool { return Claims(req.Message, req.M
 // Claims reports whether a message, or what was sent beside it, has an envelope
 // of this extension, whatever its version and place.
 func Claims(m task.Message, beside task.Metadata) bool {
-	return strangeKey(m.Metadata) != "" || strangeKey(beside) != ""
+	return strangeKey(m.Metadata) != "" || strangeKey(beside) != "" || strangePart(m.Parts) >= 0
+}
+
+// strangePart is the first part with an envelope in its metadata; -1 for none.
+func strangePart(parts []task.Part) int {
+	return slices.IndexFunc(parts, func(p task.Part) bool { return strangeKey(p.Metadata) != "" })
 }
 
 func strangeKey(m task.Metadata) string {
@@ -54,24 +60,33 @@ func strangeKey(m task.Metadata) string {
 		return URI
 	}
 	for k := range m {
-		if strings.Contains(strings.ToLower(k), "adapter-command") {
+		if named(k) {
 			return k
 		}
 	}
 	return ""
 }
 
+// named reports whether a key has the extension's name in it, in any spelling:
+// adapter-command, adapter_command, adapterCommand.
+func named(key string) bool {
+	return strings.Contains(strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(key)), "adaptercommand")
+}
+
 // Prepare implements runner.Runner.
 func (Runner) Prepare(req runner.Request) (*runner.Command, error) {
 	raw, ok := req.Message.Metadata[URI]
+	part := strangePart(req.Message.Parts)
 	switch {
+	case part >= 0:
+		return nil, refuse(fmt.Sprintf("message.parts[%d].metadata", part), "the envelope belongs in message.metadata, not in a part's")
 	case strangeKey(req.Metadata) != "":
 		return nil, refuse("metadata", "the envelope belongs in message.metadata, not beside the message")
 	case !ok:
 		return nil, refuse("message.metadata", "unsupported version of the extension: the envelope's key must be "+URI)
 	}
 	for k := range req.Message.Metadata {
-		if k != URI && strings.Contains(strings.ToLower(k), "adapter-command") {
+		if k != URI && named(k) {
 			return nil, refuse("message.metadata", "must not hold two envelopes: the only key is "+URI)
 		}
 	}

@@ -273,6 +273,7 @@ func TestNothingBecomesAnEcho(t *testing.T) {
 	for _, key := range []string{
 		strings.Replace(adaptercommand.URI, "/v1", "/v2", 1), adaptercommand.URI + "/", strings.ToUpper(adaptercommand.URI),
 		strings.Replace(adaptercommand.URI, "https", "http", 1), "adapter-command", "adapter-command/v1", adaptercommand.URI + "/envelope",
+		"adapter_command", "adapterCommand", "x.Adapter_Command", "adapter command",
 	} {
 		req := request(t, good())
 		req.Message.Metadata = task.Metadata{key: raw}
@@ -288,6 +289,16 @@ func TestNothingBecomesAnEcho(t *testing.T) {
 	req.Metadata, req.Message.Metadata = req.Message.Metadata, nil
 	if _, broken := prepare(t, req); broken == nil {
 		t.Error("an envelope beside the message was taken")
+	}
+	for _, key := range []string{adaptercommand.URI, "adapter_command"} {
+		for _, inMessage := range []task.Metadata{nil, {adaptercommand.URI: raw}} {
+			req := request(t, good())
+			req.Message.Metadata = inMessage
+			req.Message.Parts[1].Metadata = task.Metadata{key: raw}
+			if _, broken := prepare(t, req); len(broken) != 1 || broken[0].Field != "message.parts[1].metadata" {
+				t.Errorf("%s in a part's metadata: %v", key, broken)
+			}
+		}
 	}
 	if (adaptercommand.Runner{}).Claims(runner.Request{Message: task.Message{Metadata: task.Metadata{"other": nil}}}) {
 		t.Error("a message without an envelope is claimed")
