@@ -221,10 +221,7 @@ func (s *surface) routes(at func(path string, methods methods)) {
 	at("/.well-known/agent-card.json", methods{http.MethodGet: s.card, http.MethodHead: s.card})
 	at(wellKnown03, methods{http.MethodGet: s.card, http.MethodHead: s.card})
 	s.routes03(at)
-	for _, send := range []string{"/message:", "/messages:"} { // the seed's spelling, too
-		at(send+"send", methods{http.MethodPost: s.rest(restSend)})
-		at(send+"stream", methods{http.MethodPost: s.restStream(restStreamSend)})
-	}
+	s.routesSend(at, "")
 	at("/tasks", methods{http.MethodGet: s.rest(restList)})
 	// Before the plain task, so that no verb is taken for part of an id.
 	at("/tasks/{task:[^/:]+}:cancel", methods{http.MethodPost: s.rest(restCancel)})
@@ -234,6 +231,14 @@ func (s *surface) routes(at func(path string, methods methods)) {
 	at("/tasks/{task:[^/:]+}/artifacts/{artifact:[^/]+}", methods{http.MethodGet: s.artifact, http.MethodHead: s.artifact})
 	s.routesPush(at, "")
 	at("/extendedAgentCard", methods{http.MethodGet: s.rest(restExtendedCard)})
+}
+
+// routesSend adds what takes messages, below prefix for 0.3.
+func (s *surface) routesSend(at func(path string, m methods), prefix string) {
+	for _, send := range []string{"/message:", "/messages:"} { // the seed's spelling, too
+		at(prefix+send+"send", methods{http.MethodPost: s.rest(restSend)})
+		at(prefix+send+"stream", methods{http.MethodPost: s.restStream(restStreamSend)})
+	}
 }
 
 // surface holds what all requests share.

@@ -170,3 +170,24 @@ func TestBothSpellings(t *testing.T) {
 		}
 	}
 }
+
+// TestPluralPaths: messages:send and messages:stream are those of message, in
+// both versions.
+func TestPluralPaths(t *testing.T) {
+	r := newRig(t, nil)
+	old := `{"message":{"messageId":"m1","role":"ROLE_USER","content":[{"text":"x"}]},"configuration":{"blocking":true}}`
+	for path, body := range map[string]string{"/messages:": message("x"), "/v1/messages:": old} {
+		h := good
+		if strings.HasPrefix(path, "/v1") {
+			h = with(map[string]string{"A2A-Version": "0.3"})
+		}
+		if a := r.do(post, "/agents/"+idA+path+"send", body, h); a.status != http.StatusOK || a.path("task", "status", "state") != "TASK_STATE_COMPLETED" {
+			t.Errorf("%ssend: %d %s", path, a.status, a.body)
+		}
+		events := 0
+		r.frames(r.open(post, "/agents/"+idA+path+"stream", body, h), func(frame) bool { events++; return true })
+		if events < 2 {
+			t.Errorf("%sstream has %d events", path, events)
+		}
+	}
+}

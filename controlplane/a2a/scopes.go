@@ -29,8 +29,6 @@ func scopesOfRoutes() map[string]string {
 		"GET " + wellKnown03:                scopeNone,
 		"HEAD " + wellKnown03:               scopeNone,
 
-		"POST /messages:send":                     scopeInvoke,
-		"POST /messages:stream":                   scopeInvoke,
 		"GET /tasks/{task}/artifacts/{artifact}":  scopeInvoke,
 		"HEAD /tasks/{task}/artifacts/{artifact}": scopeInvoke,
 		"GET /extendedAgentCard":                  scopeInvoke,
@@ -40,6 +38,8 @@ func scopesOfRoutes() map[string]string {
 		for _, route := range [][2]string{
 			{http.MethodPost, "/message:send"},
 			{http.MethodPost, "/message:stream"},
+			{http.MethodPost, "/messages:send"},
+			{http.MethodPost, "/messages:stream"},
 			{http.MethodGet, "/tasks"},
 			{http.MethodGet, "/tasks/{task}"},
 			{http.MethodPost, "/tasks/{task}:cancel"},

@@ -18,8 +18,7 @@ func path03(path string) bool {
 // routes03 adds HTTP+JSON of A2A 0.3. The operations are those of 1.0; they
 // read and answer in the version of the request.
 func (s *surface) routes03(at func(path string, m methods)) {
-	at(prefix03+"/message:send", methods{http.MethodPost: s.rest(restSend)})
-	at(prefix03+"/message:stream", methods{http.MethodPost: s.restStream(restStreamSend)})
+	s.routesSend(at, prefix03)
 	at(prefix03+"/tasks", methods{http.MethodGet: s.rest(restList)})
 	at(prefix03+"/tasks/{task:[^/:]+}:cancel", methods{http.MethodPost: s.rest(restCancel)})
 	subscribe := s.restStream(restSubscribe)
