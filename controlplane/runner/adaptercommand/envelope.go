@@ -171,8 +171,9 @@ func (c *checker) command() []string {
 }
 
 // checkRequestPath returns the rule a request path breaks. The rules are of
-// the text alone; that no link leads out of the workspace is the guest's to
-// enforce, where the links are.
+// the text alone. Nobody resolves links for this path, as the guest does for
+// the working directory: the adapter opens it, as the machine's own user, and
+// whoever could make such a link is inside the machine already.
 func checkRequestPath(p string) string {
 	if rule := checkPathText(p); rule != "" {
 		return rule
