@@ -140,18 +140,21 @@ func orphanIDs(ctx context.Context, a *app, args []string) ([]string, cobra.Shel
 	})(ctx, a, args)
 }
 
+// completedTasks is how many tasks a shell offers, the newest ones.
+const completedTasks = 100
+
 // taskIDs are those of the machine that is the first argument.
 func taskIDs(ctx context.Context, a *app, args []string) ([]string, cobra.ShellCompDirective) {
 	m, err := a.machine(ctx, args[0])
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	tasks, _, err := m.agent.Tasks(ctx)
+	list, err := m.agent.Tasks(ctx, "", completedTasks)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	var all []string
-	for _, t := range tasks {
+	for _, t := range list.Tasks {
 		all = append(all, t.ID+"\t"+shortState(t.Status.State))
 	}
 	return all, cobra.ShellCompDirectiveNoFileComp

@@ -24,10 +24,7 @@ func (f *fakeServer) agent() http.Handler {
 	})
 	r.HandleFunc(at+"/message:stream", f.stream).Methods(http.MethodPost)
 	r.HandleFunc(at+"/message:send", f.deliver).Methods(http.MethodPost)
-	r.HandleFunc(at+"/tasks", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"tasks":[%s,%s,%s],"nextPageToken":"","pageSize":100,"totalSize":3}`,
-			taskJSON("ask.json"), taskJSON("fail.json"), taskJSON("ok.json"))
-	})
+	r.HandleFunc(at+"/tasks", listTasks)
 	r.HandleFunc(at+"/tasks/{task}:cancel", func(w http.ResponseWriter, r *http.Request) {
 		if mux.Vars(r)["task"] == "T-hold.json" {
 			f.mu.Lock()
@@ -53,6 +50,29 @@ func (f *fakeServer) agent() http.Handler {
 		fmt.Fprint(w, taskJSON(name))
 	})
 	return r
+}
+
+// listTasks lists three tasks; the one that asks is the oldest.
+func listTasks(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	all := []string{}
+	for _, name := range []string{"fail.json", "ok.json", "ask.json"} {
+		if state := q.Get("status"); state == "" || state == fates()[name].state {
+			all = append(all, taskJSON(name))
+		}
+	}
+	from, _ := strconv.Atoi(q.Get("pageToken"))
+	size, err := strconv.Atoi(q.Get("pageSize"))
+	if err != nil || size < 1 || size > 100 || from > len(all) {
+		a2aError(w, http.StatusBadRequest, "INVALID_ARGUMENT", "INVALID_REQUEST", "pageSize or pageToken")
+		return
+	}
+	next := ""
+	if from+size < len(all) {
+		next = strconv.Itoa(from + size)
+	}
+	page := all[from:min(from+size, len(all))]
+	fmt.Fprintf(w, `{"tasks":[%s],"nextPageToken":%q,"pageSize":%d,"totalSize":%d}`, strings.Join(page, ","), next, size, len(all))
 }
 
 func a2aError(w http.ResponseWriter, status int, code, reason, message string, violations ...invoke.Violation) {

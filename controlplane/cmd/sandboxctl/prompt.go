@@ -30,12 +30,12 @@ func (a *app) promptLsCommand() *cobra.Command {
 		Use: "ls NAME", Short: "List the prompts that wait for an answer", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: a.completing(one(instanceNames)),
 		RunE: a.asking(func(ctx context.Context, m *machine, _ []string) (result, error) {
-			tasks, _, err := m.agent.Tasks(ctx)
+			tasks, err := m.agent.Tasks(ctx, invoke.InputRequired, 0)
 			if err != nil {
 				return result{}, fmt.Errorf("cannot list tasks: %w", err)
 			}
 			all := []askedPrompt{}
-			for _, t := range tasks {
+			for _, t := range tasks.Tasks {
 				if p, ok := t.Prompt(); ok {
 					all = append(all, askedPrompt{t.ID, t.Status.Timestamp, p})
 				}

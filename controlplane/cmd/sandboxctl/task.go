@@ -20,17 +20,24 @@ func (a *app) taskCommand() *cobra.Command {
 }
 
 func (a *app) taskLsCommand() *cobra.Command {
-	return &cobra.Command{
+	var limit int
+	cmd := &cobra.Command{
 		Use: "ls NAME", Short: "List a machine's tasks, newest first", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: a.completing(one(instanceNames)),
 		RunE: a.asking(func(ctx context.Context, m *machine, _ []string) (result, error) {
-			tasks, raw, err := m.agent.Tasks(ctx)
+			if limit < 0 {
+				return result{}, usagef("want 0, which is all, or more", "cannot list %d tasks", limit)
+			}
+			list, err := m.agent.Tasks(ctx, "", limit)
 			if err != nil {
 				return result{}, fmt.Errorf("cannot list tasks: %w", err)
 			}
+			if list.More {
+				a.note("there are older tasks; see more with --limit %d, all with --limit 0", 10*limit)
+			}
 			return result{
-				value: raw, names: namesOf(tasks, func(t invoke.Task) string { return t.ID }),
-				table: rows([]string{"ID", "STATE", "SINCE", "END"}, tasks, func(t invoke.Task) []string {
+				value: map[string]any{"tasks": list.Raw}, names: namesOf(list.Tasks, func(t invoke.Task) string { return t.ID }),
+				table: rows([]string{"ID", "STATE", "SINCE", "END"}, list.Tasks, func(t invoke.Task) []string {
 					end := ""
 					if invoke.Terminal(t.Status.State) {
 						end = describe(&t)
@@ -40,6 +47,8 @@ func (a *app) taskLsCommand() *cobra.Command {
 			}, nil
 		}),
 	}
+	cmd.Flags().IntVar(&limit, "limit", 100, "list at most this many, the newest ones; 0 lists all")
+	return cmd
 }
 
 func shortState(state string) string {

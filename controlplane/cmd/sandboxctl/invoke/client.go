@@ -127,15 +127,6 @@ func (c *Client) Cancel(ctx context.Context, id string) (*Task, json.RawMessage,
 	return &t, raw, err
 }
 
-// Tasks lists the newest tasks, without their output.
-func (c *Client) Tasks(ctx context.Context) ([]Task, json.RawMessage, error) {
-	var list struct {
-		Tasks []Task `json:"tasks"`
-	}
-	raw, err := c.document(ctx, http.MethodGet, "/tasks?pageSize=100", nil, &list)
-	return list.Tasks, raw, err
-}
-
 // Stream is the events of one task.
 type Stream struct {
 	body   io.Closer
