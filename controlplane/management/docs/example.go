@@ -178,7 +178,7 @@ func curl(server string, op operation) string {
 	}
 	line += `"$SANDBOX` + server + path + `" \` + "\n" + `  -H "Authorization: Bearer $TOKEN"`
 	if keyed && op.Method == "POST" {
-		line += ` \` + "\n" + `  -H "Idempotency-Key: $(uuidgen)"`
+		line += ` \` + "\n" + `  -H "Idempotency-Key: $(cat /proc/sys/kernel/random/uuid)"`
 	}
 	if op.Body != nil {
 		line += ` \` + "\n" + `  -H "Content-Type: ` + op.Body.Media + `" \` + "\n"
