@@ -77,10 +77,12 @@ func (c *conformanceConfig) announce(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// runners are those the daemon offers.
+// runners are those the daemon offers; the last takes whatever nobody else
+// does. Scripts come right before it: an adapter command in a message has to be
+// carried out or refused, whatever the message's id.
 func (c *conformanceConfig) runners(all ...runner.Runner) []runner.Runner {
 	if c.Enabled {
-		all = append([]runner.Runner{scripted.Runner{}}, all...)
+		all = slices.Insert(slices.Clone(all), len(all)-1, runner.Runner(scripted.Runner{}))
 	}
 	return all
 }

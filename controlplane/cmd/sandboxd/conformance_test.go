@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -17,7 +18,11 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/management"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/adaptercommand"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/echo"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/scripted"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
 func TestConformanceFlags(t *testing.T) {
@@ -173,5 +178,37 @@ func TestConformanceAnonymous(t *testing.T) {
 				t.Errorf("the principal is %+v", p)
 			}
 		})
+	}
+}
+
+// TestConformanceRefusesBadEnvelopes: an id that is a script does not make a
+// message with an adapter envelope one.
+func TestConformanceRefusesBadEnvelopes(t *testing.T) {
+	claims := func(cfg conformanceConfig, m task.Message) string {
+		for _, one := range cfg.runners(adaptercommand.Runner{}, echo.Runner{}) {
+			if one.Claims(runner.Request{Message: m}) {
+				return one.Name()
+			}
+		}
+		return ""
+	}
+	envelope := task.Metadata{adaptercommand.URI: json.RawMessage(`{"mode":"apply"}`)}
+	for _, c := range []struct {
+		id             string
+		metadata       task.Metadata
+		scripts, plain string
+	}{
+		{"tck-complete-task-1", envelope, "adapter-command", "adapter-command"},
+		{"tck-complete-task-1", nil, scripted.Name, "echo"},
+		{"m1", envelope, "adapter-command", "adapter-command"},
+		{"m1", nil, "echo", "echo"},
+	} {
+		m := task.Message{MessageID: c.id, Metadata: c.metadata, Parts: []task.Part{task.TextPart("x")}}
+		if got := claims(conformanceConfig{Enabled: true}, m); got != c.scripts {
+			t.Errorf("%+v: taken by %q", c, got)
+		}
+		if got := claims(conformanceConfig{}, m); got != c.plain {
+			t.Errorf("%+v: without the flag taken by %q", c, got)
+		}
 	}
 }
