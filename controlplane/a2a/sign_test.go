@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -86,6 +87,34 @@ func TestSignedCard(t *testing.T) {
 	}
 	if old := r.do(get, path, "", map[string]string{"A2A-Version": "0.3"}); strings.Contains(string(old.body), "signatures") {
 		t.Errorf("card of 0.3: %s", old.body)
+	}
+}
+
+// TestRotatedCard: at once after a rotation the card verifies with the key set
+// that a cache may still have, and with the new one.
+func TestRotatedCard(t *testing.T) {
+	state := t.TempDir()
+	r, keys := signingRig(t, state)
+	const path = "/agents/" + idA + "/.well-known/agent-card.json"
+	sets, first := [][]byte{nil, nil}, r.do(get, path, "", nil)
+	var err error
+	if sets[0], err = keys.Set(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := signing.Rotate(state, time.Hour, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	second := r.do(get, path, "", map[string]string{"If-None-Match": first.header.Get("ETag")})
+	if sets[1], err = keys.Set(); err != nil || second.status != http.StatusOK {
+		t.Fatal(second.status, err)
+	}
+	for i, set := range sets {
+		if by, err := signing.Verify(second.body, set); err != nil || len(by) != i+1 {
+			t.Errorf("with key set %d: %v, %v", i, by, err)
+		}
+		if _, err := signing.Verify(first.body, set); err != nil {
+			t.Errorf("the card from before, with key set %d: %v", i, err)
+		}
 	}
 }
 

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
+	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
@@ -23,8 +25,7 @@ func (s stored) ring() (r ring, err error) {
 		return r, errors.New("the signing key is damaged")
 	}
 	r.private = ed25519.NewKeyFromSeed(seed)
-	r.public = ed25519.PublicKey(r.private[ed25519.SeedSize:])
-	if thumbprint(r.public) != s.Signing.ID {
+	if thumbprint(publicOf(r.private)) != s.Signing.ID {
 		return r, errors.New("the signing key is not the one its id names")
 	}
 	for _, old := range s.Retired {
@@ -32,9 +33,32 @@ func (s stored) ring() (r ring, err error) {
 		if err != nil || len(public) != ed25519.PublicKeySize || thumbprint(public) != old.ID {
 			return r, fmt.Errorf("the retired key %q is damaged", old.ID)
 		}
-		r.retired = append(r.retired, retiredKey{public: public, until: old.PublishedUntil})
+		k := retiredKey{public: public, until: old.PublishedUntil}
+		if old.Seed != "" {
+			seed, err := base64.RawURLEncoding.DecodeString(old.Seed)
+			if err != nil || len(seed) != ed25519.SeedSize {
+				return r, fmt.Errorf("the retired key %q is damaged", old.ID)
+			}
+			k.private = ed25519.NewKeyFromSeed(seed)
+			if !k.public.Equal(publicOf(k.private)) {
+				return r, fmt.Errorf("the retired key %q is not the one its id names", old.ID)
+			}
+		}
+		r.retired = append(r.retired, k)
 	}
 	return r, nil
+}
+
+// destroyExpired takes the keys whose grace has ended out of the file.
+func destroyExpired(stateDir string, now time.Time) error {
+	return locked(stateDir, func(path string) error {
+		s, err := read(path)
+		if err != nil {
+			return err
+		}
+		s.Retired = slices.DeleteFunc(s.Retired, func(old retired) bool { return !old.PublishedUntil.After(now) })
+		return write(path, s)
+	})
 }
 
 func read(path string) (s stored, err error) {

@@ -35,30 +35,40 @@ type header struct {
 
 func b64(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
+// publicOf is the public half of a key.
+func publicOf(key ed25519.PrivateKey) ed25519.PublicKey {
+	return ed25519.PublicKey(key[ed25519.SeedSize:])
+}
+
 // thumbprint names a key after itself (RFC 7638).
 func thumbprint(key ed25519.PublicKey) string {
 	sum := sha256.Sum256([]byte(`{"crv":"Ed25519","kty":"OKP","x":"` + b64(key) + `"}`))
 	return b64(sum[:])
 }
 
-// sign returns the card as it is served: in canonical form with its signature.
-// Equal cards and keys give equal bytes.
-func sign(card []byte, key ed25519.PrivateKey, public ed25519.PublicKey, jku string) ([]byte, error) {
+// sign returns the card as it is served: in canonical form with a signature by
+// each key. Equal cards and keys give equal bytes.
+func sign(card []byte, keys []ed25519.PrivateKey, jku string) ([]byte, error) {
 	payload, err := Canonical(card)
 	if err != nil {
 		return nil, err
 	}
-	head, err := jcs.Marshal(header{Alg: algorithm, JKU: jku, Kid: thumbprint(public), Typ: "JOSE"})
-	if err != nil {
-		return nil, fmt.Errorf("cannot encode header: %w", err)
+	signatures := make([]Signature, 0, len(keys))
+	for _, key := range keys {
+		head, err := jcs.Marshal(header{Alg: algorithm, JKU: jku, Kid: thumbprint(publicOf(key)), Typ: "JOSE"})
+		if err != nil {
+			return nil, fmt.Errorf("cannot encode header: %w", err)
+		}
+		protected := b64(head)
+		signatures = append(signatures, Signature{
+			Protected: protected, Signature: b64(ed25519.Sign(key, []byte(protected+"."+b64(payload)))),
+		})
 	}
-	protected := b64(head)
-	s := Signature{Protected: protected, Signature: b64(ed25519.Sign(key, []byte(protected+"."+b64(payload))))}
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(payload, &members); err != nil {
 		return nil, fmt.Errorf("cannot read card: %w", err)
 	}
-	if members["signatures"], err = encode([]Signature{s}); err != nil {
+	if members["signatures"], err = encode(signatures); err != nil {
 		return nil, err
 	}
 	whole, err := encode(members)

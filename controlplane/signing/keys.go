@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 )
@@ -17,12 +18,17 @@ const (
 	fileName = "card-signing.json"
 )
 
-// DefaultGrace is how long a retired key stays published, so that cards that
-// were fetched before still verify.
+// DefaultGrace is how long a retired key stays published and signs beside the
+// new one: so cards that were fetched before still verify, and new ones do with
+// a key set that was.
 const DefaultGrace = 7 * 24 * time.Hour
 
-// stored is the file of keys: the one that signs, and what others need to
-// verify earlier signatures. The private half of a retired key is gone.
+// maxSigners bounds how many keys sign a card, and with them its length. Of
+// more that are in their grace, the older are only published.
+const maxSigners = 4
+
+// stored is the file of keys: the one that signs, and those before it, the
+// oldest first, until their grace ends.
 type stored struct {
 	Signing struct {
 		ID      string    `json:"kid"`
@@ -34,7 +40,8 @@ type stored struct {
 
 type retired struct {
 	ID             string    `json:"kid"`
-	Public         string    `json:"public"` // base64url
+	Public         string    `json:"public"`         // base64url
+	Seed           string    `json:"seed,omitempty"` // base64url; the private key of one that still signs
 	PublishedUntil time.Time `json:"published_until"`
 }
 
@@ -53,13 +60,25 @@ type Keys struct {
 // ring is the file of keys, understood.
 type ring struct {
 	private ed25519.PrivateKey
-	public  ed25519.PublicKey
-	retired []retiredKey
+	retired []retiredKey // the oldest first
 }
 
 type retiredKey struct {
-	public ed25519.PublicKey
-	until  time.Time
+	public  ed25519.PublicKey
+	private ed25519.PrivateKey // nil if it is only published
+	until   time.Time
+}
+
+// signers are the keys that sign a card: the current one, and those that a
+// verifier may know instead whose key set is older, the newest first.
+func (r ring) signers() []ed25519.PrivateKey {
+	all := []ed25519.PrivateKey{r.private}
+	for _, old := range slices.Backward(r.retired) {
+		if old.private != nil && len(all) < maxSigners {
+			all = append(all, old.private)
+		}
+	}
+	return all
 }
 
 // Open reads the keys below a state directory, and makes the first one if
@@ -88,6 +107,7 @@ func Open(stateDir string, log *slog.Logger, now func() time.Time) (*Keys, error
 	if err := k.load(); err != nil {
 		return nil, keysFault(k.path, err)
 	}
+	k.current() // destroys what has expired meanwhile
 	return k, nil
 }
 
@@ -97,8 +117,9 @@ type Rotation struct {
 	PublishedUntil time.Time
 }
 
-// Rotate makes a new signing key. The old one signs no more and stays
-// published for grace; no grace revokes it at once. A running control plane
+// Rotate makes a new signing key. The old one stays published and signs beside
+// it for grace, so that every card verifies with a key set of any age that may
+// still be in a cache; no grace revokes it at once. A running control plane
 // notices by itself.
 func Rotate(stateDir string, grace time.Duration, now time.Time) (r Rotation, err error) {
 	path := filepath.Join(stateDir, dirName, fileName)
@@ -122,7 +143,12 @@ func Rotate(stateDir string, grace time.Duration, now time.Time) (r Rotation, er
 			}
 		}
 		if grace > 0 {
-			s.Retired = append(s.Retired, retired{ID: r.Old, Public: b64(ring.public), PublishedUntil: r.PublishedUntil})
+			s.Retired = append(s.Retired, retired{
+				ID: r.Old, Public: b64(publicOf(ring.private)), Seed: before.Signing.Seed, PublishedUntil: r.PublishedUntil,
+			})
+		}
+		for i := range len(s.Retired) - (maxSigners - 1) {
+			s.Retired[i].Seed = ""
 		}
 		return write(path, s)
 	})
@@ -132,8 +158,8 @@ func Rotate(stateDir string, grace time.Duration, now time.Time) (r Rotation, er
 	return r, nil
 }
 
-// Signer signs cards with the current key. jku is where the key set is served;
-// empty names none.
+// Signer signs cards with the current key, and with those whose grace lasts.
+// jku is where the key set is served; empty names none.
 func (k *Keys) Signer(jku string) Signer { return Signer{keys: k, jku: jku} }
 
 // Signer signs cards.
@@ -142,28 +168,26 @@ type Signer struct {
 	jku  string
 }
 
-// Sign returns the card in canonical form with its signature, the same bytes
-// for the same card until the key is rotated.
+// Sign returns the card in canonical form with its signatures, the current
+// key's first: the same bytes for the same card until the key is rotated, or
+// the grace of one ends.
 func (s Signer) Sign(card []byte) ([]byte, error) {
-	r := s.keys.current()
-	return sign(card, r.private, r.public, s.jku)
+	return sign(card, s.keys.current().signers(), s.jku)
 }
 
 // Set is the key set (RFC 7517) that cards verify with, the current key first.
 func (k *Keys) Set() ([]byte, error) {
 	r := k.current()
-	set := jwkSet{Keys: []jwk{publicJWK(r.public)}}
-	now := k.now()
+	set := jwkSet{Keys: []jwk{publicJWK(publicOf(r.private))}}
 	for _, old := range r.retired {
-		if old.until.After(now) {
-			set.Keys = append(set.Keys, publicJWK(old.public))
-		}
+		set.Keys = append(set.Keys, publicJWK(old.public))
 	}
 	return encode(set)
 }
 
-// current returns the keys, read anew if their file has changed. Keys once
-// read are good enough when it cannot be read.
+// current returns the keys that are not expired, read anew if their file has
+// changed. Keys once read are good enough when it cannot be read. What expires
+// is destroyed.
 func (k *Keys) current() ring {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -173,6 +197,15 @@ func (k *Keys) current() ring {
 	}
 	if err != nil {
 		k.log.Error("cannot read signing keys; going on with those read before", "error", err)
+	}
+	now := k.now()
+	live := slices.DeleteFunc(slices.Clone(k.ring.retired), func(old retiredKey) bool { return !old.until.After(now) })
+	if len(live) == len(k.ring.retired) {
+		return k.ring
+	}
+	k.ring.retired = live
+	if err := destroyExpired(filepath.Dir(filepath.Dir(k.path)), now); err != nil {
+		k.log.Error("cannot destroy expired signing keys; they sign no more and stay in the file", "path", k.path, "error", err)
 	}
 	return k.ring
 }

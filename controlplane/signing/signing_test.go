@@ -277,11 +277,12 @@ func TestRotate(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var mu sync.Mutex
-	k, err := signing.Open(dir, nil, func() time.Time { mu.Lock(); defer mu.Unlock(); return now })
+	clock := func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
+	k, err := signing.Open(dir, nil, clock)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := signed(t, k)
+	before, stale := signed(t, k), set(t, k)
 	r, err := signing.Rotate(dir, time.Hour, now)
 	if err != nil || r.New == r.Old || !r.PublishedUntil.Equal(now.Add(time.Hour)) {
 		t.Fatalf("rotation: %+v, %v", r, err)
@@ -293,13 +294,25 @@ func TestRotate(t *testing.T) {
 	if by, err := signing.Verify(before, set(t, k)); err != nil || by[0] != r.Old {
 		t.Errorf("the card from before: %v, %v", by, err)
 	}
-	raw, err := os.ReadFile(filepath.Join(dir, "keys", "card-signing.json"))
-	if err != nil || bytes.Count(raw, []byte(`"seed"`)) != 1 {
-		t.Errorf("more than one private key is kept: %v", err)
+	// Who has the key set of before in a cache verifies the card of after.
+	if by, err := signing.Verify(after, stale); err != nil || by[0] != r.Old {
+		t.Errorf("with the key set from before: %v, %v", by, err)
+	}
+	if again, err := signing.Open(dir, nil, clock); err != nil || !bytes.Equal(after, signed(t, again)) {
+		t.Errorf("a restart within the grace changes the card: %v", err)
+	}
+	if n := seeds(t, dir); n != 2 {
+		t.Errorf("%d private keys are kept within the grace", n)
 	}
 	mu.Lock()
 	now = now.Add(time.Hour)
 	mu.Unlock()
+	if by, err := signing.Verify(signed(t, k), set(t, k)); err != nil || len(by) != 1 || by[0] != r.New {
+		t.Errorf("after the grace the card is signed by %v, %v", by, err)
+	}
+	if n := seeds(t, dir); n != 1 {
+		t.Errorf("%d private keys are kept after the grace", n)
+	}
 	if _, err := signing.Verify(before, set(t, k)); !errors.Is(err, signing.ErrUnknownKey) {
 		t.Errorf("after the grace: %v", err)
 	}
@@ -312,6 +325,88 @@ func TestRotate(t *testing.T) {
 	var keys struct{ Keys []any }
 	if err := json.Unmarshal(set(t, k), &keys); err != nil || len(keys.Keys) != 1 {
 		t.Errorf("published are %v, %v", keys, err)
+	}
+	if n := seeds(t, dir); n != 1 {
+		t.Errorf("%d private keys are kept after the revocation", n)
+	}
+}
+
+// seeds counts the private keys in the file.
+func seeds(t *testing.T, dir string) int {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(dir, "keys", "card-signing.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Count(raw, []byte(`"seed"`))
+}
+
+// TestRotateOften: a card has few signatures however often a key is rotated,
+// and each verifies with the key sets of the last few rotations.
+func TestRotateOften(t *testing.T) {
+	dir := t.TempDir()
+	k := open(t, dir)
+	sets := [][]byte{set(t, k)}
+	for range 20 {
+		if _, err := signing.Rotate(dir, time.Hour, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		sets = append(sets, set(t, k))
+	}
+	now := signed(t, k)
+	for i, s := range sets {
+		known := len(sets) - 4
+		by, err := signing.Verify(now, s)
+		if i < known && !errors.Is(err, signing.ErrUnknownKey) || i >= known && (err != nil || len(by) != i-known+1) {
+			t.Errorf("with key set %d of %d: %v, %v", i, len(sets), by, err)
+		}
+	}
+	if n := seeds(t, dir); n != 4 {
+		t.Errorf("%d private keys are kept", n)
+	}
+}
+
+// TestExpiredWhileStopped: what expired while no control plane ran is destroyed
+// by the next; a file of before, without private halves, is taken.
+func TestExpiredWhileStopped(t *testing.T) {
+	dir := t.TempDir()
+	open(t, dir)
+	past := time.Now().Add(-2 * time.Hour)
+	if _, err := signing.Rotate(dir, time.Hour, past); err != nil {
+		t.Fatal(err)
+	}
+	r, err := signing.Rotate(dir, 100*time.Hour, past)
+	if err != nil || seeds(t, dir) != 3 {
+		t.Fatal(seeds(t, dir), err)
+	}
+	k := open(t, dir)
+	if by, err := signing.Verify(signed(t, k), set(t, k)); err != nil || len(by) != 2 || seeds(t, dir) != 2 {
+		t.Errorf("signed by %v, %v; %d private keys are kept", by, err, seeds(t, dir))
+	}
+	path := filepath.Join(dir, "keys", "card-signing.json")
+	var file map[string]any
+	raw, err := os.ReadFile(path)
+	if err != nil || json.Unmarshal(raw, &file) != nil {
+		t.Fatal(err)
+	}
+	old, _ := file["retired"].([]any)[0].(map[string]any)
+	write := func() {
+		if err := os.WriteFile(path, []byte(must(json.Marshal(file))), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	delete(old, "seed")
+	write()
+	k = open(t, dir)
+	if by, err := signing.Verify(signed(t, k), set(t, k)); err != nil || len(by) != 1 || by[0] != r.New || !bytes.Contains(set(t, k), []byte(r.Old)) {
+		t.Errorf("without the private half: signed by %v, %v, published are %s", by, err, set(t, k))
+	}
+	for _, seed := range []string{"AAAA", base64.RawURLEncoding.EncodeToString(make([]byte, 32))} {
+		old["seed"] = seed
+		write()
+		if _, err := signing.Open(dir, nil, nil); err == nil || !strings.Contains(err.Error(), r.Old) || strings.Contains(err.Error(), seed) {
+			t.Errorf("with another private half: %v", err)
+		}
 	}
 }
 

@@ -7,12 +7,14 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/signing"
 )
 
 func TestVerifyCard(t *testing.T) {
-	keys, err := signing.Open(t.TempDir(), nil, nil)
+	dir := t.TempDir()
+	keys, err := signing.Open(dir, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,6 +68,21 @@ func TestVerifyCard(t *testing.T) {
 		if !errors.Is(err, c.want) || out != "" || remedyOf(err) == "" {
 			t.Errorf("%s: %q, %v (%s)", what, out, err, remedyOf(err))
 		}
+	}
+	stale, err := keys.Set()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := signing.Rotate(dir, time.Hour, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := verify(formatTable, sign(keys)); err != nil || !strings.Contains(out, r.New+", "+r.Old) {
+		t.Errorf("after a rotation: %q, %v", out, err)
+	}
+	served = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(stale) })
+	if out, err := verify(formatTable, sign(keys)); err != nil || !strings.Contains(out, r.Old) || strings.Contains(out, r.New) {
+		t.Errorf("after a rotation, with keys from a cache: %q, %v", out, err)
 	}
 	served = http.NotFoundHandler()
 	if _, err := verify(formatTable, sign(keys)); err == nil || !strings.Contains(err.Error(), "HTTP status 404") {

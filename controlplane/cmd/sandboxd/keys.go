@@ -45,9 +45,11 @@ func rotateKeysCommand() *cobra.Command {
 		Short: "Sign cards with a new key from now on",
 		Long: `Sign cards with a new key from now on. A running daemon notices by itself.
 
-The private half of the old key is destroyed. Its public half stays published
-for --grace, so that cards that were fetched before still verify; if the key
-has leaked, --grace 0 revokes it at once.`,
+For --grace the old key stays published and signs beside the new one: cards that
+were fetched before still verify, and new ones do with a key set that was
+fetched before. So the grace should outlast the five minutes that key sets are
+cached. Then the old key is destroyed; if it has leaked, --grace 0 destroys and
+revokes it at once.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if grace < 0 {
@@ -67,13 +69,13 @@ has leaked, --grace 0 revokes it at once.`,
 			}
 			until := "is revoked"
 			if grace > 0 {
-				until = "stays published until " + r.PublishedUntil.Format(time.RFC3339)
+				until = "signs beside it until " + r.PublishedUntil.Format(time.RFC3339)
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "signing with key %s\nkey %s %s\n", r.New, r.Old, until)
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&dir, "state-dir", "", "directory of all state (default: "+stateDirHelp()+")")
-	cmd.Flags().DurationVar(&grace, "grace", signing.DefaultGrace, "how long the old key stays published")
+	cmd.Flags().DurationVar(&grace, "grace", signing.DefaultGrace, "how long the old key stays published and signs too")
 	return cmd
 }
