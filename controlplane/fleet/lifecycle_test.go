@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -193,6 +194,42 @@ func TestUsedMachineIsNotIdle(t *testing.T) {
 	})
 	done()
 	r.until("busy", instance.Paused)
+}
+
+// TestIdleClockBeginsWhenItRuns: what a boot takes, and the time in which a
+// machine is paused or stopped, is not counted as idle.
+func TestIdleClockBeginsWhenItRuns(t *testing.T) {
+	const timeout = 2 * time.Second
+	var ahead, last atomic.Int64 // of the clock; when it was moved
+	pass := func() {
+		ahead.Add(int64(time.Hour))
+		last.Store(time.Now().UnixNano())
+	}
+	r := newRig(t)
+	r.config = func(c *fleet.Config) {
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	}
+	r.shelf.ensure = func(context.Context) error { pass(); return nil } // every boot takes an hour
+	r.open()
+	rested := func(after string) {
+		t.Helper()
+		r.when("fresh", "idle", func(v fleet.View) bool { return v.Phase == instance.Paused && v.Resting })
+		if ran := time.Since(time.Unix(0, last.Load())); ran < timeout {
+			t.Errorf("after a %s it was paused within %v, want no sooner than after %v", after, ran, timeout)
+		}
+	}
+	r.createFrom(requestWith("fresh", "lifecycle: {idle: {timeout_seconds: 2, action: pause}}\n"))
+	rested("create")
+	for _, action := range []fleet.Action{fleet.ActionResume, fleet.ActionStart, fleet.ActionRestart} {
+		if action == fleet.ActionStart {
+			r.act("fresh", fleet.ActionStop)
+		}
+		pass()
+		if op := r.act("fresh", action); op.State != fleet.OperationSucceeded {
+			t.Fatal(op.Fault)
+		}
+		rested(string(action))
+	}
 }
 
 // TestSilentAgentIsAFault stops the agent's process: the machine runs, its

@@ -15,7 +15,17 @@ const lookAgain = 15 * time.Second
 // usage is what is known of the use of a machine.
 type usage struct {
 	users int
-	last  time.Time
+	last  time.Time // when one began or ended
+	runs  time.Time // since when it runs
+}
+
+// idleFrom is when the time of a machine that nobody uses began: a boot, a
+// pause or a stop is not held against it.
+func (u usage) idleFrom() time.Time {
+	if u.runs.After(u.last) {
+		return u.runs
+	}
+	return u.last
 }
 
 // dueEvent is what an instance is to do by itself now, and when to look again
@@ -46,7 +56,7 @@ func dueEvent(r *Record, u usage, now time.Time) (e instance.Event, wait time.Du
 	if r.Phase != instance.Running || u.users > 0 {
 		return "", wait
 	}
-	left := idle.Timeout - now.Sub(u.last)
+	left := idle.Timeout - now.Sub(u.idleFrom())
 	if left > 0 {
 		soonest(left)
 		return "", wait
@@ -75,7 +85,7 @@ func (s *Supervisor) present() (r Record, u usage, unsaved, lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	executes := s.record.Phase == instance.Running || s.record.Phase == instance.Paused
-	return s.record.clone(), usage{s.users, s.lastUsed}, s.unsaved, executes && s.machine == nil
+	return s.record.clone(), usage{s.users, s.lastUsed, s.runsSince}, s.unsaved, executes && s.machine == nil
 }
 
 // untilDue is how long to sleep.

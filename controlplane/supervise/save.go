@@ -3,6 +3,8 @@ package supervise
 import (
 	"context"
 	"fmt"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
 // save changes the record if the change can be stored, and not otherwise. A
@@ -51,6 +53,9 @@ func (s *Supervisor) store(ctx context.Context, n Note, strict bool, change func
 	}
 	s.mu.Lock()
 	s.record, s.unsaved = next, err != nil
+	if old.Phase != instance.Running && next.Phase == instance.Running {
+		s.runsSince = s.cfg.Now() // nobody could use it before
+	}
 	s.notify()
 	s.mu.Unlock()
 	s.stir()

@@ -119,9 +119,10 @@ type Supervisor struct {
 	changed chan struct{} // closed and replaced with every change
 	health  *instance.Fault
 	// users are those who use the machine now, lastUsed when the last began
-	// or ended.
-	users    int
-	lastUsed time.Time
+	// or ended, and runsSince when it last came to run.
+	users     int
+	lastUsed  time.Time
+	runsSince time.Time
 }
 
 type result struct {
