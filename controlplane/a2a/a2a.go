@@ -150,6 +150,13 @@ type Limits struct {
 	CancelWait time.Duration
 	// Inline bounds the bytes of one artifact within a task. Default 1 MiB.
 	Inline int
+	// Page bounds the bytes of the tasks on one page of a list, as they are
+	// stored, with their histories and artifacts: the page ends early, but has
+	// one task. Default 8 MiB.
+	Page int
+	// Lists bounds the pages that are held in memory at once, each until its
+	// reader has taken it or is dropped. Default 16.
+	Lists int
 	// Streams bounds the streams open at once. Default 1024.
 	Streams int64
 	// KeepAlive is the pause between signs of life on a silent stream. Default 15 s.
@@ -172,6 +179,12 @@ func (l *Limits) fill() {
 	}
 	if l.Replay.Entries <= 0 {
 		l.Replay.Entries = 10_000
+	}
+	if l.Page <= 0 {
+		l.Page = 8 << 20
+	}
+	if l.Lists <= 0 {
+		l.Lists = 16
 	}
 	if l.Streams <= 0 {
 		l.Streams = 1024
@@ -197,7 +210,7 @@ func (cfg *Config) fill() {
 // New makes the handler of everything below /agents/{id}.
 func New(cfg Config) http.Handler {
 	cfg.fill()
-	s := &surface{cfg: cfg}
+	s := &surface{cfg: cfg, lists: make(chan struct{}, cfg.Limits.Lists)}
 	scopes := scopesOfRoutes()
 	// Paths are matched as they were sent: what cleaning would join or drop
 	// names nothing here.
@@ -245,6 +258,7 @@ func (s *surface) routesSend(at func(path string, m methods), prefix string) {
 type surface struct {
 	cfg     Config
 	streams counter
+	lists   chan struct{} // has an element for each page that is held
 	flights flights
 }
 
@@ -259,6 +273,7 @@ type call struct {
 	url        string      // the agent's address, as the caller knows it
 	header     http.Header // of the answer
 	flight     *flight     // of a message that is carried out once; nil otherwise
+	listing    bool        // holds a page of a list, until leave
 }
 
 // begin finds the agent and negotiates. The extensions are echoed whatever

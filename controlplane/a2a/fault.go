@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
@@ -285,7 +287,19 @@ func (s *surface) answer(w http.ResponseWriter, r *http.Request, media string, c
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(append(body, '\n')) // a client that has gone needs no answer
+		s.write(w, append(body, '\n'))
+	}
+}
+
+// write sends an answer in pieces, so that a reader who takes nothing of it is
+// dropped, and it with him. A client that has gone needs no answer.
+func (s *surface) write(w http.ResponseWriter, body []byte) {
+	control := http.NewResponseController(w)
+	for piece := range slices.Chunk(body, 64<<10) {
+		_ = control.SetWriteDeadline(time.Now().Add(s.cfg.Limits.Stall)) // as in sse.write
+		if _, err := w.Write(piece); err != nil {
+			return
+		}
 	}
 }
 

@@ -34,7 +34,7 @@ func (c *call) followUp(ctx context.Context, rec task.Record, req sendRequest) (
 
 // continued is a task after a message to it; before is how it was.
 func (c *call) continued(ctx context.Context, before task.Record, req sendRequest) (task.Record, *fault) {
-	v := task.View{History: -1, Inline: c.cfg.Limits.Inline}
+	v := task.View{History: -1, Inline: c.cfg.Limits.Inline, Consistent: true} // a stream may begin with it
 	rec, err := c.cfg.Store.Task(context.WithoutCancel(ctx), c.caller.scope(), before.ID, v)
 	if err != nil {
 		return rec, c.explain(ctx, "read a task", err)

@@ -165,9 +165,13 @@ const (
 	maxPage     = 100
 )
 
-// list is ListTasks.
+// list is ListTasks. A page that holds as many bytes as one may ends before it
+// has as many tasks as were asked for.
 func (c *call) list(ctx context.Context, req listRequest) (any, *fault) {
-	req.filter.InstanceID = c.agent.ID
+	if f := c.enterList(ctx); f != nil {
+		return nil, f
+	}
+	req.filter.InstanceID, req.filter.Bytes = c.agent.ID, c.cfg.Limits.Page
 	v := task.View{History: req.history, Inline: -1}
 	if req.inline {
 		v.Inline = c.cfg.Limits.Inline
@@ -187,6 +191,30 @@ func (c *call) list(ctx context.Context, req listRequest) (any, *fault) {
 	return map[string]any{
 		"tasks": tasks, "nextPageToken": encodePlace(page.Next), "pageSize": req.filter.Limit, "totalSize": page.Total,
 	}, nil
+}
+
+// enterList waits until one more page may be held in memory, no longer than a
+// client can be expected to. It is held until its reader has taken it: leave.
+func (c *call) enterList(ctx context.Context) *fault {
+	limit := time.NewTimer(c.cfg.Limits.Blocking)
+	defer limit.Stop()
+	select {
+	case c.lists <- struct{}{}:
+		c.listing = true
+		return nil
+	case <-limit.C:
+	case <-ctx.Done():
+	case <-c.cfg.Tasks.Done():
+		return errClosing()
+	}
+	return errBusy("as many lists are being read as may be")
+}
+
+// leave ends a call whose answer has been written.
+func (c *call) leave() {
+	if c.listing {
+		<-c.lists
+	}
 }
 
 func encodePlace(p *task.Place) string {
@@ -262,7 +290,7 @@ func (c *call) present(ctx context.Context, rec task.Record) (task.Task, *fault)
 	t.Metadata = t.Metadata.Merge(meta)
 	for _, cut := range rec.Cuts {
 		for i := range t.Artifacts {
-			if a := &t.Artifacts[i]; a.ArtifactID == cut.ArtifactID {
+			if a := &t.Artifacts[i]; a.ArtifactID == cut {
 				if a.Metadata, err = a.Metadata.Set("url", c.url+"/tasks/"+t.ID+"/artifacts/"+a.ArtifactID); err != nil {
 					return t, c.internal(ctx, "encode metadata", err)
 				}

@@ -21,21 +21,21 @@ type storedAnswer struct {
 
 // opening is how a stream began.
 type opening struct {
-	Task  task.Task         `json:"task"`
-	Seq   uint64            `json:"seq"`
-	After uint64            `json:"after"`
-	Cuts  map[string]uint64 `json:"cuts,omitempty"`
-	Waits bool              `json:"waits,omitempty"`
+	Task   task.Task `json:"task"`
+	Seq    uint64    `json:"seq"`
+	After  uint64    `json:"after"`
+	Status uint64    `json:"status,omitempty"`
+	Waits  bool      `json:"waits,omitempty"`
 }
 
 func newOpening(fd *feed) *opening {
-	return &opening{Task: fd.first.Task, Seq: fd.first.LastSeq, After: fd.after, Cuts: fd.cuts, Waits: fd.waits}
+	return &opening{Task: fd.first.Task, Seq: fd.first.LastSeq, After: fd.after, Status: fd.first.StatusSeq, Waits: fd.waits}
 }
 
 func (o *opening) feed(c *call) *feed {
 	return &feed{
-		first: task.Record{Task: c.withoutHost(o.Task), InstanceID: c.agent.ID, LastSeq: o.Seq},
-		after: o.After, cuts: o.Cuts, untilInput: true, waits: o.Waits,
+		first: task.Record{Task: c.withoutHost(o.Task), InstanceID: c.agent.ID, LastSeq: o.Seq, StatusSeq: o.Status},
+		after: o.After, untilInput: true, waits: o.Waits,
 	}
 }
 

@@ -22,6 +22,7 @@ func (s *surface) rest(op restOperation) http.HandlerFunc {
 			s.refuse(w, r, f)
 			return
 		}
+		defer c.leave()
 		r.Body = http.MaxBytesReader(w, r.Body, s.cfg.Limits.Body)
 		v, f := op(c, r)
 		if f != nil {

@@ -101,6 +101,7 @@ func (s *surface) rpc(w http.ResponseWriter, r *http.Request) {
 			s.rpcRefuse(w, r, req.id, f)
 		}
 	default:
+		defer c.leave()
 		v, f := method.unary(c, r.Context(), req.params)
 		if f != nil {
 			s.rpcRefuse(w, r, req.id, f)

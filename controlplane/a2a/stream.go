@@ -23,10 +23,8 @@ type feed struct {
 	message *task.Message
 
 	first task.Record
-	// after is the newest event the reader has, cuts what of the events up to
-	// first.LastSeq the snapshot left out.
+	// after is the newest event the reader has.
 	after uint64
-	cuts  map[string]uint64
 	// untilInput ends the stream also when the task waits for a message.
 	untilInput bool
 	// waits: it waited already when the snapshot was taken.
@@ -46,9 +44,7 @@ func (c *call) stream(ctx context.Context, req sendRequest) (*feed, *fault) {
 	if req.history >= 0 && len(rec.History) > req.history {
 		rec.History = rec.History[len(rec.History)-req.history:]
 	}
-	fd := snapshot(rec)
-	fd.untilInput, fd.waits = true, c.pauses(rec.Status.State)
-	return fd, nil
+	return &feed{first: rec, after: rec.LastSeq, untilInput: true, waits: c.pauses(rec.Status.State)}, nil
 }
 
 // pauses reports whether a stream that ends for want of a message does so in
@@ -69,13 +65,9 @@ type subscription struct {
 // exactly those behind it, also when the task has ended meanwhile; its
 // snapshot then has no artifacts, which it has already.
 func (c *call) subscribe(ctx context.Context, sub subscription) (*feed, *fault) {
-	v := task.View{History: -1, Inline: c.cfg.Limits.Inline}
 	last, err := strconv.ParseUint(sub.lastEventID, 10, 63)
 	resume := sub.lastEventID != ""
-	if resume {
-		v.Inline = -1
-	}
-	rec, f := c.find(ctx, sub.id, v)
+	rec, f := c.find(ctx, sub.id, task.View{History: -1, Inline: -1})
 	switch {
 	case f != nil:
 		return nil, f
@@ -86,32 +78,26 @@ func (c *call) subscribe(ctx context.Context, sub subscription) (*feed, *fault) 
 	case rec.Status.State.Terminal():
 		return nil, errUnsupported("the task has ended: " + string(rec.Status.State))
 	}
-	return snapshot(rec), nil
+	// The snapshot is the task as it was at one event, its id: what does not fit
+	// into it comes behind it, and an id alone says where a reader is.
+	if rec, f = c.find(ctx, sub.id, task.View{History: -1, Inline: c.cfg.Limits.Inline, Consistent: true}); f != nil {
+		return nil, f
+	}
+	return &feed{first: rec, after: rec.LastSeq}, nil
 }
 
-// snapshot is the feed of a task from now on.
-func snapshot(rec task.Record) *feed {
-	fd := &feed{first: rec, after: rec.LastSeq}
-	for _, cut := range rec.Cuts { // go back for what the snapshot left out
-		if fd.cuts == nil {
-			fd.cuts = map[string]uint64{}
-		}
-		fd.cuts[cut.ArtifactID] = cut.Seq
-		fd.after = min(fd.after, cut.Seq)
+// ends reports whether the stream ends with an event, and whether it is passed
+// over: a question that was answered before the snapshot was taken, although
+// that does not go so far, would end the stream of who follows up to the next.
+func (c *call) ends(fd *feed, e task.Event) (ends, skip bool) {
+	if e.Status == nil {
+		return false, false
 	}
-	return fd
-}
-
-// wanted reports whether the snapshot did not have the event already.
-func (fd *feed) wanted(e task.Event) bool {
-	if e.Seq > fd.first.LastSeq || fd.cuts == nil {
-		return true
+	state := e.Status.Status.State
+	if state.Terminal() || !fd.untilInput || !c.pauses(state) {
+		return state.Terminal(), false
 	}
-	if e.Chunk == nil {
-		return false
-	}
-	cut, ok := fd.cuts[e.Chunk.ArtifactID]
-	return ok && e.Seq > cut
+	return e.Seq >= fd.first.StatusSeq, e.Seq < fd.first.StatusSeq
 }
 
 // restStream serves an operation of HTTP+JSON that answers with a stream.
@@ -204,13 +190,14 @@ func (c *call) pump(ctx context.Context, fd *feed, out *sse) error {
 		}
 		for _, e := range events {
 			fd.after = e.Seq
-			if !fd.wanted(e) {
+			ends, skip := c.ends(fd, e)
+			if skip {
 				continue
 			}
 			if err := out.event(e.Seq, update(fd.first, e)); err != nil {
 				return err
 			}
-			if e.Status != nil && (e.Status.Status.State.Terminal() || fd.untilInput && c.pauses(e.Status.Status.State)) {
+			if ends {
 				return nil
 			}
 		}

@@ -3,7 +3,9 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"unicode/utf8"
 
@@ -26,31 +28,72 @@ func (db *DB) List(ctx context.Context, s task.Scope, f task.Filter, v task.View
 			add("(status_ms, id) < (?, ?)", f.After.StatusMillis, f.After.ID)
 		}
 		args = append(args, f.Limit+1) // one more tells whether there is a next page
+		b := budget{most: f.Bytes}
+		var sizes []int
 		err = each(ctx, tx, func(rows *sql.Rows) error {
-			rec, err := scanTask(rows)
-			page.Tasks = append(page.Tasks, rec)
-			return err
-		}, selectPage(where), args...)
-		if err != nil {
-			return err
-		}
-		if len(page.Tasks) > f.Limit {
-			page.Tasks = page.Tasks[:f.Limit]
-			last := page.Tasks[f.Limit-1]
-			page.Next = &task.Place{StatusMillis: last.Status.Timestamp.UnixMilli(), ID: last.ID}
-		}
-		for i := range page.Tasks {
-			if err := fill(ctx, tx, &page.Tasks[i], v); err != nil {
+			rec, size, err := scanSized(rows)
+			if err != nil {
 				return err
 			}
+			if len(page.Tasks) == f.Limit || len(page.Tasks) > 0 && size > b.room() {
+				endPage(&page)
+				return errEnough
+			}
+			b.spend(size)
+			page.Tasks, sizes = append(page.Tasks, rec), append(sizes, size)
+			return nil
+		}, selectPage(where), args...)
+		if err != nil && !errors.Is(err, errEnough) {
+			return err
 		}
-		return nil
+		return fillPage(ctx, tx, &page, sizes, f.Bytes, v)
 	})
 	if err != nil {
 		return task.Page{}, fmt.Errorf("cannot list tasks of instance %q: %w", f.InstanceID, err)
 	}
 	return page, nil
 }
+
+// fillPage adds history and artifacts to the tasks of a page, whose rows have
+// those sizes, and ends it before the first that does not fit any more.
+func fillPage(ctx context.Context, tx *sql.Tx, page *task.Page, sizes []int, most int, v task.View) error {
+	b := budget{most: most}
+	for i := range page.Tasks {
+		room := b.room() - sizes[i]
+		if i == 0 {
+			room = math.MaxInt
+		}
+		size, err := fill(ctx, tx, &page.Tasks[i], v, room)
+		if errors.Is(err, errRoom) {
+			page.Tasks = page.Tasks[:i]
+			endPage(page)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		b.spend(sizes[i] + size)
+	}
+	return nil
+}
+
+// endPage has the next page begin behind the last task of this one.
+func endPage(page *task.Page) {
+	last := page.Tasks[len(page.Tasks)-1]
+	page.Next = &task.Place{StatusMillis: last.Status.Timestamp.UnixMilli(), ID: last.ID}
+}
+
+// budget is what a page may hold; of 0, anything.
+type budget struct{ most, spent int }
+
+func (b *budget) room() int {
+	if b.most == 0 {
+		return math.MaxInt
+	}
+	return b.most - b.spent
+}
+
+func (b *budget) spend(n int) { b.spent += n }
 
 // listed is what tasks of a list have in common. The scope is part of it by
 // plain comparisons, so that the index of lists, which begins with the tenant,

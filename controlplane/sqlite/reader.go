@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
@@ -27,26 +28,32 @@ const selectTask = `SELECT id, context_id, instance_id, tenant, owner, state, st
 type scanner interface{ Scan(dest ...any) error }
 
 func scanTask(row scanner) (rec task.Record, err error) {
+	rec, _, err = scanSized(row)
+	return rec, err
+}
+
+// scanSized also tells how many bytes of a row are not ours.
+func scanSized(row scanner) (rec task.Record, size int, err error) {
 	var message, meta sql.NullString
 	var statusMS, createdMS int64
 	err = row.Scan(&rec.ID, &rec.ContextID, (*string)(&rec.InstanceID), &rec.Tenant, &rec.Owner, (*string)(&rec.Status.State),
 		&message, &statusMS, &meta, &rec.Version, &rec.LastSeq, &createdMS)
 	if err := found(err); err != nil {
-		return rec, err
+		return rec, 0, err
 	}
 	rec.Status.Timestamp = task.StampMillis(statusMS)
 	rec.CreatedAt = task.StampMillis(createdMS).Time
 	if message.Valid {
 		if err := json.Unmarshal([]byte(message.String), &rec.Status.Message); err != nil {
-			return rec, fmt.Errorf("cannot decode status message: %w", err)
+			return rec, 0, fmt.Errorf("cannot decode status message: %w", err)
 		}
 	}
 	if meta.Valid {
 		if err := json.Unmarshal([]byte(meta.String), &rec.Metadata); err != nil {
-			return rec, fmt.Errorf("cannot decode metadata: %w", err)
+			return rec, 0, fmt.Errorf("cannot decode metadata: %w", err)
 		}
 	}
-	return rec, nil
+	return rec, len(message.String) + len(meta.String), nil
 }
 
 // Task implements task.Reader.
@@ -56,114 +63,13 @@ func (db *DB) Task(ctx context.Context, s task.Scope, id string, v task.View) (r
 		if rec, err = scanTask(row); err != nil {
 			return err
 		}
-		return fill(ctx, tx, &rec, v)
+		_, err = fill(ctx, tx, &rec, v, math.MaxInt)
+		return err
 	})
 	if err != nil {
 		return task.Record{}, fmt.Errorf("cannot read task %q: %w", id, err)
 	}
 	return rec, nil
-}
-
-// fill adds history and artifacts.
-func fill(ctx context.Context, tx *sql.Tx, rec *task.Record, v task.View) error {
-	if v.History != 0 {
-		limit := v.History // negative means all, to SQLite too
-		err := each(ctx, tx, func(rows *sql.Rows) error {
-			var n int
-			var body string
-			if err := rows.Scan(&n, &body); err != nil {
-				return err
-			}
-			var m task.Message
-			if err := json.Unmarshal([]byte(body), &m); err != nil {
-				return fmt.Errorf("cannot decode message: %w", err)
-			}
-			rec.History = append(rec.History, m)
-			return nil
-		}, `SELECT n, body FROM (SELECT n, body FROM task_messages WHERE task_id = ? ORDER BY n DESC LIMIT ?) ORDER BY n`,
-			rec.ID, limit)
-		if err != nil {
-			return err
-		}
-	}
-	if v.Inline < 0 {
-		return nil
-	}
-	type stored struct {
-		id   string
-		size uint64
-		sum  sql.NullString
-	}
-	var all []stored
-	err := each(ctx, tx, func(rows *sql.Rows) error {
-		var s stored
-		if err := rows.Scan(&s.id, &s.size, &s.sum); err != nil {
-			return err
-		}
-		all = append(all, s)
-		return nil
-	}, `SELECT artifact_id, size, sha256 FROM artifacts WHERE task_id = ? ORDER BY n`, rec.ID)
-	if err != nil {
-		return err
-	}
-	for _, s := range all {
-		a, cut, err := inline(ctx, tx, rec.ID, s.id, s.size, s.sum.String, v.Inline)
-		if err != nil {
-			return err
-		}
-		rec.Artifacts = append(rec.Artifacts, a)
-		if cut != nil {
-			rec.Cuts = append(rec.Cuts, *cut)
-		}
-	}
-	return nil
-}
-
-// inline builds an artifact from its first chunks, at most limit bytes of them
-// and always at least one.
-func inline(ctx context.Context, tx *sql.Tx, id, artifact string, size uint64, sum string, limit int) (
-	a task.Artifact, cut *task.Cut, err error,
-) {
-	var b builder
-	var last uint64
-	err = each(ctx, tx, func(rows *sql.Rows) error {
-		var seq uint64
-		var part string
-		var c task.Chunk
-		if err := rows.Scan(&seq, &c.Data, &part); err != nil {
-			return err
-		}
-		if b.size > 0 && b.size+len(c.Data) > limit {
-			return errEnough
-		}
-		if err := readPart(&c, part); err != nil {
-			return err
-		}
-		b.add(c)
-		last = seq
-		return nil
-	}, `SELECT seq, body, coalesce(part, '') FROM task_events
-		WHERE task_id = ? AND artifact_id = ? AND kind = 'chunk' ORDER BY start`,
-		id, artifact)
-	if err != nil && !errors.Is(err, errEnough) {
-		return a, nil, err
-	}
-	a = task.Artifact{ArtifactID: artifact, Name: artifact, Parts: b.parts()}
-	if uint64(b.size) < size {
-		cut = &task.Cut{ArtifactID: artifact, Seq: last}
-		if a.Metadata, err = a.Metadata.Set("truncated", true); err != nil {
-			return a, nil, err
-		}
-	}
-	if sum != "" || cut != nil {
-		if a.Metadata, err = a.Metadata.Set("total_bytes", size); err != nil {
-			return a, nil, err
-		}
-	}
-	if sum != "" {
-		a.Metadata, err = a.Metadata.Set("sha256", sum)
-	}
-	return a, cut, err
 }
 
 var errEnough = errors.New("enough")

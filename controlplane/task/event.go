@@ -199,6 +199,9 @@ type Filter struct {
 	// After continues a list behind this place.
 	After *Place
 	Limit int
+	// Bytes, if not 0, bounds what the tasks of a page hold together: the page
+	// ends early, but not before its first task.
+	Bytes int
 }
 
 // Place is a position in a list, which goes from the newest status timestamp
@@ -222,4 +225,8 @@ type View struct {
 	// Inline bounds the bytes inlined per artifact; negative leaves the
 	// artifacts out.
 	Inline int
+	// Consistent has a task that does not fit end where the first of its
+	// artifacts must: it is shown as it was at that event, its LastSeq, and the
+	// events behind that one bring all the rest, once.
+	Consistent bool
 }

@@ -132,15 +132,11 @@ type Record struct {
 	// LastSeq is the newest event this record includes.
 	LastSeq   uint64
 	CreatedAt time.Time
-	// Cuts says where the inlined content of an artifact ends when it was
-	// longer than asked for.
-	Cuts []Cut
-}
-
-// Cut marks an artifact of which only the chunks up to Seq are inlined.
-type Cut struct {
-	ArtifactID string
-	Seq        uint64
+	// StatusSeq is the newest change of status there is, when the record ends
+	// before the newest event (View.Consistent); 0 otherwise.
+	StatusSeq uint64
+	// Cuts names the artifacts of which not all that is stored is inlined.
+	Cuts []string
 }
 
 // Timestamp is a point in time, on the wire in UTC with milliseconds.
