@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -151,11 +152,40 @@ func (c *connection) explain(err error) error {
 		return &exitError{exitUnreachable,
 			withRemedy(fmt.Errorf("server at %s did not answer in time", c.server), "see the log of sandboxd")}
 	}
+	if next, ok := c.unreached(err); ok {
+		return &exitError{exitUnreachable, withRemedy(fmt.Errorf("cannot reach server: %w", err), next)}
+	}
 	err = fmt.Errorf("cannot ask server: %w", err)
 	if lost(err) {
 		return &exitError{exitUnreachable, withRemedy(err, "it has ended or is being restarted: try again")}
 	}
 	return err
+}
+
+// unreached says what to do when nobody was reached, or somebody who is not
+// the server that was meant.
+func (c *connection) unreached(err error) (next string, ok bool) {
+	var (
+		name    *net.DNSError
+		op      *net.OpError
+		foreign *tls.CertificateVerificationError
+		alert   tls.AlertError
+		record  tls.RecordHeaderError
+		network net.Error
+	)
+	from := c.server
+	switch {
+	case errors.Is(err, context.Canceled):
+	case errors.As(err, &name):
+		return "no host of the name " + terminal.Line(name.Name) + " is known here; correct the address " + from, true
+	case errors.As(err, &foreign):
+		return "have this host trust the server's certificate, for example with SSL_CERT_FILE, or correct the address " + from, true
+	case errors.As(err, &record), errors.As(err, &alert), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		return "no TLS is spoken at " + from + "; write the address with http://", true
+	case errors.As(err, &op) && op.Op == "dial", errors.As(err, &network) && network.Timeout():
+		return "check the network between this host and the server, and the address " + from, true
+	}
+	return "", false
 }
 
 // unreachable reports whether no answer came, so that one may come later.
