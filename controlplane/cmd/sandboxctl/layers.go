@@ -119,7 +119,9 @@ func readLoadout(path string) (string, error) {
 		return "", fmt.Errorf("cannot read loadout %q: it is longer than %d bytes", path, maxLoadoutFile)
 	}
 	if len(data) == 0 {
-		return "", fmt.Errorf("cannot read loadout %q: it is empty", path)
+		// No content would mean a name of the catalog. A line end is as empty,
+		// and the server says what is wrong and where.
+		return "\n", nil
 	}
 	return string(data), nil
 }
