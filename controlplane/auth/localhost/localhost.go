@@ -31,6 +31,8 @@ const (
 type Endpoint struct {
 	// URL is its base, such as "http://127.0.0.1:8420".
 	URL string `json:"url"`
+	// PublicURL is where others reach the same daemon; empty: as this host does.
+	PublicURL string `json:"public_url,omitempty"`
 	// TokenFile is the absolute path of a token for its owner.
 	TokenFile string `json:"token_file"`
 	PID       int    `json:"pid"`

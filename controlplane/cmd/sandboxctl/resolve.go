@@ -110,7 +110,7 @@ func (c *connection) discover(stateDir string) error {
 		case err != nil:
 			hidden = err
 			continue
-		case c.server != "" && strings.TrimRight(e.URL, "/") != c.server:
+		case c.server != "" && strings.TrimRight(e.URL, "/") != c.server && strings.TrimRight(e.PublicURL, "/") != c.server:
 			continue
 		}
 		if chosen == nil || (!chosen.Alive() && e.Alive()) {

@@ -3,9 +3,11 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -115,6 +117,9 @@ func (c *config) complete() (err error) {
 	if c.ImageDir, err = filepath.Abs(c.ImageDir); err != nil {
 		return fmt.Errorf("--image-dir: %w", err)
 	}
+	if c.PublicURL, err = publicURL(c.PublicURL); err != nil {
+		return err
+	}
 	if err := oneOf("--vsock", c.Vsock, "auto", "vhost-vsock", "vhost-user-vsock"); err != nil {
 		return err
 	}
@@ -137,6 +142,21 @@ func (c *config) complete() (err error) {
 		return err
 	}
 	return oneOf("--log-format", c.LogFormat, "text", "json")
+}
+
+// publicURL checks where clients reach the daemon: what AgentCards publish is
+// made of it, and paths begin at its root. Empty stays empty.
+func publicURL(given string) (string, error) {
+	if given == "" {
+		return "", nil
+	}
+	u, err := url.Parse(given)
+	if err != nil || u.Hostname() == "" || u.User != nil || (u.Scheme != "http" && u.Scheme != "https") ||
+		strings.Trim(u.Path, "/") != "" || strings.ContainsAny(given, "?#") {
+		return "", fmt.Errorf("--public-url %q: want http:// or https:// with a host and perhaps a port, "+
+			"such as https://agents.example.org, and no path, query or user", given)
+	}
+	return strings.TrimRight(given, "/"), nil
 }
 
 func oneOf(flag, got string, want ...string) error {

@@ -114,10 +114,12 @@ func (d *daemon) start(ctx context.Context) error {
 	return d.db.Sweep(ctx)
 }
 
-// announce tells clients on this host where the daemon is.
-func (d *daemon) announce(url string) error {
+// announce tells clients on this host where the daemon is: at the address it
+// listens on, whatever proxy others come by.
+func (d *daemon) announce(local string) error {
 	return localhost.Write(d.cfg.StateDir, localhost.Endpoint{
-		URL: url, TokenFile: filepath.Join(d.cfg.StateDir, auth.AdminFile), PID: os.Getpid(), Version: version,
+		URL: local, PublicURL: d.cfg.PublicURL, TokenFile: filepath.Join(d.cfg.StateDir, auth.AdminFile),
+		PID: os.Getpid(), Version: version,
 	})
 }
 

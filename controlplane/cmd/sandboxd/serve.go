@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,10 +43,8 @@ func serve(ctx context.Context, c config, out io.Writer, log *slog.Logger) (err 
 	if err != nil {
 		return listenFault(c.Listen, err)
 	}
-	url := c.PublicURL
-	if url == "" {
-		url = "http://" + reachableAddress(l.Addr())
-	}
+	local := "http://" + reachableAddress(l.Addr())
+	url := cmp.Or(c.PublicURL, local)
 	c.Conformance.announce(ctx, log)
 	if !loopback(l.Addr()) {
 		log.WarnContext(ctx, "listening beyond loopback without TLS: put a TLS proxy in front", "address", l.Addr().String())
@@ -67,12 +66,12 @@ func serve(ctx context.Context, c config, out io.Writer, log *slog.Logger) (err 
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 
-	if err := d.announce(url); err != nil {
+	if err := d.announce(local); err != nil {
 		if !errors.Is(err, syscall.ENOSPC) {
 			return errors.Join(err, server.Close())
 		}
 		// A removal makes room again, and needs a daemon.
-		log.ErrorContext(ctx, "cannot tell clients on this host where the daemon is", "url", url, "error", err)
+		log.ErrorContext(ctx, "cannot tell clients on this host where the daemon is", "url", local, "error", err)
 	}
 	if _, err := fmt.Fprintf(out, "sandboxd ready url=%s state_dir=%s pid=%d\n", url, c.StateDir, os.Getpid()); err != nil {
 		return errors.Join(err, server.Close())
