@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// consoleTail is what comes first when nobody says how much, in bytes.
+	// consoleTail bounds what comes first, in bytes.
 	consoleTail = 64 << 10
 	// consoleLook is how often a console is looked at for more.
 	consoleLook = 200 * time.Millisecond
@@ -24,32 +24,29 @@ const (
 	consoleRead = 32 << 10
 )
 
-// Console returns the end of a machine's console, made printable, and with
-// follow also what comes, until ctx ends, the reader is closed, or the instance
-// is no more; across restarts of the machine too. tail bounds what comes first,
-// in bytes; 0 is all that is kept, at most 64 KiB. Close it.
-func (f *Fleet) Console(ctx context.Context, ref string, follow bool, tail int) (io.ReadCloser, error) {
+// Console returns the last lines of a machine's console, made printable, and
+// with follow also what comes, until ctx ends, the reader is closed, or the
+// instance is no more; across restarts of the machine too. What comes first is
+// at most 64 KiB, whatever the number of lines. Close it.
+func (f *Fleet) Console(ctx context.Context, ref string, follow bool, lines int) (io.ReadCloser, error) {
 	s, err := f.find(ctx, ref)
 	if err != nil {
 		return nil, err
-	}
-	if tail <= 0 || tail > consoleTail {
-		tail = consoleTail
 	}
 	if !follow {
 		l, err := f.Log(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
-		return io.NopCloser(strings.NewReader(endOf(l.Console, tail))), nil
+		return io.NopCloser(strings.NewReader(lastLines(l.Console, lines))), nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	r, w := io.Pipe()
 	done := make(chan struct{})
 	go func() { // ends with Close, which waits for it
 		defer close(done)
-		c := console{s: s, out: w}
-		w.CloseWithError(c.follow(ctx, int64(tail)))
+		c := console{s: s, out: w, lines: lines}
+		w.CloseWithError(c.follow(ctx))
 	}()
 	return &consoleReader{PipeReader: r, cancel: cancel, done: done}, nil
 }
@@ -67,28 +64,33 @@ func (r *consoleReader) Close() error {
 	return err
 }
 
-// endOf is at most the last n bytes of a text, beginning with a whole rune.
-func endOf(text string, n int) string {
-	if len(text) <= n {
-		return text
+// lastLines is the end of a text, from the beginning of a line.
+func lastLines(text string, lines int) string {
+	if lines <= 0 {
+		return ""
 	}
-	text = text[len(text)-n:]
-	for len(text) > 0 && !utf8.RuneStart(text[0]) {
-		text = text[1:]
+	end := strings.TrimSuffix(text, "\n")
+	for range lines {
+		i := strings.LastIndexByte(end, '\n')
+		if i < 0 {
+			return text
+		}
+		end = end[:i]
 	}
-	return text
+	return text[len(end)+1:]
 }
 
 // console copies what a machine writes on its console.
 type console struct {
 	s     *supervise.Supervisor
 	out   io.Writer
+	lines int // of what was there before
+	begun bool
 	at    int64
 	clean printer
 }
 
-func (c *console) follow(ctx context.Context, tail int64) error {
-	c.at = -tail
+func (c *console) follow(ctx context.Context) error {
 	tick := time.NewTicker(consoleLook)
 	defer tick.Stop()
 	for {
@@ -111,6 +113,7 @@ func (c *console) follow(ctx context.Context, tail int64) error {
 func (c *console) more(ctx context.Context, path string) error {
 	f, err := os.Open(path) //nolint:gosec // the driver's own
 	if errors.Is(err, fs.ErrNotExist) {
+		c.begun = true // all that comes is new
 		return nil
 	}
 	if err != nil {
@@ -122,8 +125,8 @@ func (c *console) more(ctx context.Context, path string) error {
 		return err
 	}
 	switch {
-	case c.at < 0:
-		c.at = max(0, st.Size()+c.at)
+	case !c.begun:
+		return c.begin(f, st.Size())
 	case c.at > st.Size():
 		c.at = 0 // it was cut to nothing, and goes on at its start
 	}
@@ -144,6 +147,20 @@ func (c *console) more(ctx context.Context, path string) error {
 		}
 	}
 	return nil
+}
+
+// begin copies the last lines of what is in the file. They are counted in the
+// text that is shown: it is shorter than what the guest wrote.
+func (c *console) begin(f io.ReaderAt, size int64) error {
+	at := max(0, size-consoleTail)
+	buf := make([]byte, size-at)
+	n, err := f.ReadAt(buf, at)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	c.begun, c.at = true, at+int64(n)
+	_, err = io.WriteString(c.out, lastLines(c.clean.print(buf[:n]), c.lines))
+	return err
 }
 
 // maxRest bounds what is held back of an unfinished sequence.

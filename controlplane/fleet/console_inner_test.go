@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 	"unicode"
@@ -53,4 +54,45 @@ func TestPrinterInPieces(t *testing.T) {
 			t.Fatalf("%q became %q", text, out.String())
 		}
 	})
+}
+
+func TestLastLines(t *testing.T) {
+	const text = "one\ntwo\n\nfour"
+	for lines, want := range map[int]string{0: "", 1: "four", 2: "\nfour", 3: "two\n\nfour", 4: text, 9: text} {
+		if got := lastLines(text, lines); got != want {
+			t.Errorf("%d lines: %q, want %q", lines, got, want)
+		}
+	}
+	if got := lastLines("a\nb\n", 1); got != "b\n" {
+		t.Errorf("an ended line is %q", got)
+	}
+	if got := lastLines("", 1); got != "" {
+		t.Errorf("nothing is %q", got)
+	}
+}
+
+// TestConsoleBeginsWithWholeLines: what is left out of the guest's bytes does
+// not count, nothing comes twice, and what follows is all there.
+func TestConsoleBeginsWithWholeLines(t *testing.T) {
+	for name, c := range map[string]struct {
+		raw   string
+		lines int
+		want  string
+	}{
+		"ends of lines": {"one\r\ntwo\r\nthree\r\n", 2, "two\nthree\n"},
+		"colours":       {"one\r\n\x1b[31mtwo\x1b[0m\r\n", 1, "two\n"},
+		"no line":       {"one\r\ntwo\r\n", 0, ""},
+		"unended":       {"one\r\ntw", 1, "tw"},
+		"long":          {strings.Repeat("0123456\r\n", 10_000), 3, strings.Repeat("0123456\n", 3)},
+		"nothing":       {"", 5, ""},
+	} {
+		var out strings.Builder
+		follower := console{out: &out, lines: c.lines}
+		if err := follower.begin(bytes.NewReader([]byte(c.raw)), int64(len(c.raw))); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if out.String() != c.want || follower.at != int64(len(c.raw)) {
+			t.Errorf("%s: %q up to byte %d, want %q up to %d", name, out.String(), follower.at, c.want, len(c.raw))
+		}
+	}
 }

@@ -30,14 +30,17 @@ func TestConsoleIsFollowed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	say("before\n\x1b[31mred\x1b[0m\n")
+	say("before\r\n\x1b[31mred\x1b[0m\r\n")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	console, err := r.fleet.Console(ctx, "talks", true, 0)
+	console, err := r.fleet.Console(ctx, "talks", true, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	lines := bufio.NewScanner(console)
+	if lines.Scan(); lines.Text() != "before" {
+		t.Errorf("the first of the last two lines is %q", lines.Text())
+	}
 	expect := func(want string) {
 		t.Helper()
 		for lines.Scan() {
@@ -47,7 +50,6 @@ func TestConsoleIsFollowed(t *testing.T) {
 		}
 		t.Fatalf("%q did not come: %v", want, lines.Err())
 	}
-	expect("before")
 	expect("red")
 	say("more\n")
 	expect("more")
@@ -62,7 +64,7 @@ func TestConsoleIsFollowed(t *testing.T) {
 	say("again\n")
 	expect("again")
 
-	once, err := r.fleet.Console(ctx, "talks", false, 6)
+	once, err := r.fleet.Console(ctx, "talks", false, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,7 @@
 package management
 
 import (
-	"bytes"
-	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -15,7 +12,6 @@ import (
 const (
 	defaultTail = 1000
 	maxTail     = 100_000
-	maxConsole  = 1 << 20 // bytes of what a console has kept
 )
 
 // GetInstanceConsole sends the end of the console and, if asked, what the
@@ -43,7 +39,7 @@ func (a *api) GetInstanceConsole(w http.ResponseWriter, r *http.Request, ref str
 		}
 		defer release()
 	}
-	console, err := a.console(r.Context(), view.ID.String(), follow, tail)
+	console, err := a.Guests.Console(r.Context(), view.ID.String(), follow, tail)
 	if err != nil {
 		a.fail(w, r, err)
 		return
@@ -57,40 +53,6 @@ func (a *api) GetInstanceConsole(w http.ResponseWriter, r *http.Request, ref str
 	if err := a.copyLive(w, console); err != nil {
 		a.Log.DebugContext(r.Context(), "console ended", "error", err)
 	}
-}
-
-// console opens a console behind all but its last lines.
-func (a *api) console(ctx context.Context, ref string, follow bool, lines int) (io.ReadCloser, error) {
-	kept, err := a.Guests.Console(ctx, ref, false, 0)
-	if err != nil {
-		return nil, err
-	}
-	text, err := io.ReadAll(io.LimitReader(kept, maxConsole))
-	if err := errors.Join(err, kept.Close()); err != nil {
-		return nil, fmt.Errorf("cannot read the console: %w", err)
-	}
-	last := lastLines(text, lines)
-	if !follow {
-		return io.NopCloser(bytes.NewReader(last)), nil
-	}
-	// The fleet counts in bytes, of which 0 would be everything.
-	return a.Guests.Console(ctx, ref, true, max(len(last), 1))
-}
-
-// lastLines is the end of a text, from the beginning of a line.
-func lastLines(text []byte, lines int) []byte {
-	if lines == 0 {
-		return nil
-	}
-	end := bytes.TrimSuffix(text, []byte{'\n'})
-	for range lines {
-		i := bytes.LastIndexByte(end, '\n')
-		if i < 0 {
-			return text
-		}
-		end = end[:i]
-	}
-	return text[len(end)+1:]
 }
 
 // copyLive hands on every piece when it comes, each within the time that a

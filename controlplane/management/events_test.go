@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -298,12 +299,9 @@ func TestCancel(t *testing.T) {
 func TestConsoleIsFollowed(t *testing.T) {
 	reader, writer := io.Pipe()
 	closed := make(chan struct{})
-	s := serve(t, &fakeFleet{ConsoleFn: func(_ context.Context, ref string, follow bool, tail int) (io.ReadCloser, error) {
-		if !follow {
-			return io.NopCloser(strings.NewReader("a\nb\nlast 1\nlast 2\n")), nil
-		}
-		if ref != sampleID || tail != len("last 1\nlast 2\n") {
-			t.Errorf("console of %q, tail %d", ref, tail)
+	s := serve(t, &fakeFleet{ConsoleFn: func(_ context.Context, ref string, follow bool, lines int) (io.ReadCloser, error) {
+		if ref != sampleID || !follow || lines != 2 {
+			t.Errorf("console of %q, follow %v, lines %d", ref, follow, lines)
 		}
 		return closer{reader, closed}, nil
 	}})
@@ -336,10 +334,7 @@ func (c closer) Close() error { close(c.closed); return nil }
 // TestConsoleEndsWithItsClient leaves while nothing is written.
 func TestConsoleEndsWithItsClient(t *testing.T) {
 	closed := make(chan struct{})
-	s := serve(t, &fakeFleet{ConsoleFn: func(ctx context.Context, _ string, follow bool, _ int) (io.ReadCloser, error) {
-		if !follow {
-			return io.NopCloser(strings.NewReader("")), nil
-		}
+	s := serve(t, &fakeFleet{ConsoleFn: func(ctx context.Context, _ string, _ bool, _ int) (io.ReadCloser, error) {
 		reader, writer := io.Pipe()
 		context.AfterFunc(ctx, func() { writer.CloseWithError(ctx.Err()) })
 		return closer{reader, closed}, nil
@@ -351,11 +346,12 @@ func TestConsoleEndsWithItsClient(t *testing.T) {
 }
 
 func TestConsoleTail(t *testing.T) {
-	s := serve(t, &fakeFleet{ConsoleFn: func(context.Context, string, bool, int) (io.ReadCloser, error) {
-		return io.NopCloser(strings.NewReader("one\ntwo\n\nfour")), nil
+	s := serve(t, &fakeFleet{ConsoleFn: func(_ context.Context, _ string, follow bool, lines int) (io.ReadCloser, error) {
+		return io.NopCloser(strings.NewReader(fmt.Sprint(follow, lines))), nil
 	}})
 	for tail, want := range map[string]string{
-		"": "one\ntwo\n\nfour", "?tail=0": "", "?tail=1": "four", "?tail=2": "\nfour", "?tail=3": "two\n\nfour", "?tail=9": "one\ntwo\n\nfour",
+		"": "false 1000", "?tail=0": "false 0", "?tail=1": "false 1", "?tail=100000": "false 100000",
+		"?follow=true": "true 1000", "?follow=true&tail=0": "true 0",
 	} {
 		res, got := ask(t, http.MethodGet, s.URL+managementv1.BasePath+"/instances/demo/console"+tail, "")
 		if res.StatusCode != http.StatusOK || got != want {

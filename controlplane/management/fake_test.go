@@ -141,9 +141,9 @@ func (f *fakeFleet) LastEvent() uint64 {
 	return 41
 }
 
-func (f *fakeFleet) Console(ctx context.Context, ref string, follow bool, tail int) (io.ReadCloser, error) {
+func (f *fakeFleet) Console(ctx context.Context, ref string, follow bool, lines int) (io.ReadCloser, error) {
 	if f.ConsoleFn != nil {
-		return f.ConsoleFn(ctx, ref, follow, tail)
+		return f.ConsoleFn(ctx, ref, follow, lines)
 	}
 	return io.NopCloser(strings.NewReader("Linux boots\nlogin:")), nil
 }

@@ -69,9 +69,9 @@ type Guests interface {
 	// PutArchive unpacks a tar stream below a directory of the guest.
 	PutArchive(ctx context.Context, ref, path string, tar io.Reader) (entries int, bytes int64, err error)
 	Log(ctx context.Context, ref string) (fleet.Log, error)
-	// Console reads the end of the console, at most tail bytes, or all that is
-	// kept for 0, and with follow what comes until ctx ends.
-	Console(ctx context.Context, ref string, follow bool, tail int) (io.ReadCloser, error)
+	// Console reads the last lines of the console, and with follow what comes
+	// until ctx ends.
+	Console(ctx context.Context, ref string, follow bool, lines int) (io.ReadCloser, error)
 }
 
 // Host describes this host and what is odd on it.
