@@ -27,6 +27,7 @@ const (
 	exitNotFound       = 7
 	exitUnreachable    = 8
 	exitTimeout        = 9
+	exitAsks           = 10
 	exitInterrupted    = 130
 )
 
@@ -45,6 +46,7 @@ func exitTable() [][2]string {
 		row(exitNotFound, "there is no such machine, task, request, loadout, orphan or context"),
 		row(exitUnreachable, "no server answers, or it does not accept the token"),
 		row(exitTimeout, "`wait` waited as long as it may"),
+		row(exitAsks, "the task asks something and nobody was there to answer: `sandboxctl prompt answer` does"),
 		row(exitInterrupted, "interrupted before an end was known"),
 	}
 }

@@ -39,7 +39,8 @@ func (a *app) runCommand() *cobra.Command {
 			".aiwg/ops/adapters/" + adapterName + "/ or .aiwg/ops/runs/.\n" +
 			"Interrupt once to cancel the task, twice to leave it.\n\n" +
 			"Exit status: 0 completed, 3 the command failed, 4 it could not be run to its end,\n" +
-			"5 cancelled, 6 refused because the request broke a rule.",
+			"5 cancelled, 6 refused because the request broke a rule, 10 the command asks and\n" +
+			"nobody is there to answer: it waits for sandboxctl prompt answer.",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: a.completing(one(instanceNames)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.hasTimeout = cmd.Flags().Changed("timeout")
@@ -294,6 +295,8 @@ func describe(t *invoke.Task) string {
 		text = "cancelled"
 	case invoke.Rejected:
 		text = "rejected"
+	case invoke.InputRequired:
+		text = "waits for an answer"
 	case invoke.Failed:
 		text = "failed"
 		if o, ok := t.Outcome(); ok {
@@ -323,6 +326,8 @@ func exitCode(t *invoke.Task) int {
 		return exitCanceled
 	case invoke.Rejected:
 		return exitRefused
+	case invoke.InputRequired:
+		return exitAsks
 	case invoke.Failed:
 		if o, ok := t.Outcome(); ok && o.FailKind == "application" {
 			return exitApplication
