@@ -227,7 +227,8 @@ func TestTroubleIsNamed(t *testing.T) {
 				t.Fatal(err)
 			}
 			other := connect(path, "_txlock=immediate", 1)
-			tx, err := other.BeginTx(t.Context(), &sql.TxOptions{})
+			// The test's context ends before its clean-up, and would roll back itself.
+			tx, err := other.BeginTx(context.WithoutCancel(t.Context()), &sql.TxOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
