@@ -1,10 +1,8 @@
 package auth
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -13,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
@@ -37,8 +37,13 @@ const (
 
 // Tokens are the tokens of one state directory. Safe for concurrent use.
 type Tokens struct {
-	entries []entry // never changed after Open
+	path    string // empty: they never change
 	created bool
+
+	mu      sync.Mutex
+	entries []entry     // never changed, only replaced
+	seen    fs.FileInfo // the file that entries are of
+	report  func(error)
 }
 
 // entry is one token as it is stored. The hash needs no salt and no slow
@@ -49,6 +54,7 @@ type entry struct {
 	Scopes  []Scope   `json:"scopes"`
 	Tenant  string    `json:"tenant,omitempty"` // empty: the default tenant
 	Created time.Time `json:"created"`
+	Expires time.Time `json:"expires,omitzero"`
 
 	hash [sha256.Size]byte
 }
@@ -61,6 +67,23 @@ type tokensFile struct {
 // Open reads the tokens of a state directory. It makes the administrator's
 // token when there is none yet, and a new one when its clear text is gone.
 func Open(stateDir string) (*Tokens, error) {
+	unlock, err := lock(stateDir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	t, err := open(stateDir)
+	if err != nil {
+		return nil, err
+	}
+	t.path = filepath.Join(stateDir, TokensFile)
+	if t.seen, err = os.Stat(t.path); err != nil {
+		return nil, fmt.Errorf("cannot read tokens: %w", err)
+	}
+	return t, nil
+}
+
+func open(stateDir string) (*Tokens, error) {
 	file, err := readTokens(filepath.Join(stateDir, TokensFile))
 	if err != nil {
 		return nil, err
@@ -95,27 +118,67 @@ func (t *Tokens) Created() bool { return t.created }
 func (t *Tokens) Verify(token string) (Principal, bool) {
 	hash := sha256.Sum256([]byte(token))
 	found := -1
-	for i := range t.entries {
-		if subtle.ConstantTimeCompare(hash[:], t.entries[i].hash[:]) == 1 {
+	entries := t.current()
+	for i := range entries {
+		if subtle.ConstantTimeCompare(hash[:], entries[i].hash[:]) == 1 {
 			found = i
 		}
 	}
 	if found < 0 {
 		return Principal{}, false
 	}
-	e := t.entries[found]
+	e := entries[found]
+	if !e.Expires.IsZero() && !time.Now().Before(e.Expires) {
+		return Principal{}, false
+	}
 	return Principal{Name: e.Name, Scopes: e.Scopes, Tenant: e.Tenant}, true
+}
+
+// Report has report told why tokens that were changed cannot be read. Those read before stay good until they can.
+func (t *Tokens) Report(report func(error)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.report = report
+}
+
+// current returns the tokens, read anew if their file has changed.
+func (t *Tokens) current() []entry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.path == "" {
+		return t.entries
+	}
+	info, err := os.Stat(t.path) // before reading: a change in between is seen next time
+	if err != nil || same(info, t.seen) {
+		return t.entries // a file that is gone takes nobody's token away; Open mends it
+	}
+	file, err := readTokens(t.path)
+	if err == nil {
+		t.seen, t.entries = info, file.Tokens
+		return t.entries
+	}
+	var fault *instance.Fault
+	if errors.As(err, &fault) { // it stays so until the file changes again
+		t.seen = info
+	}
+	if t.report != nil {
+		t.report(fmt.Errorf("going on with the tokens read before: %w", err))
+	}
+	return t.entries
+}
+
+func same(a, b fs.FileInfo) bool {
+	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size() && a.Mode() == b.Mode()
 }
 
 // mint makes a new token for the administrator, in place of an older one. The
 // hash is stored first: after a crash in between there is no clear text, and
 // the next Open makes yet another token.
 func mint(stateDir string, file tokensFile) (*Tokens, error) {
-	secret := make([]byte, tokenBytes)
-	if _, err := rand.Read(secret); err != nil {
-		return nil, fmt.Errorf("cannot make token: %w", err)
+	clear, err := newToken()
+	if err != nil {
+		return nil, err
 	}
-	clear := tokenPrefix + base64.RawURLEncoding.EncodeToString(secret)
 	t, err := adopt(stateDir, file, clear)
 	if err != nil {
 		return nil, err
@@ -140,11 +203,7 @@ func adopt(stateDir string, file tokensFile, clear string) (*Tokens, error) {
 		Name: adminName, SHA256: hex.EncodeToString(hash[:]), Scopes: []Scope{ScopeAdmin},
 		Created: time.Now().UTC().Truncate(time.Second), hash: hash,
 	})
-	data, err := json.MarshalIndent(tokensFile{Version: fileVersion, Tokens: kept}, "", "  ")
-	if err != nil {
-		return nil, fmt.Errorf("cannot store tokens: %w", err)
-	}
-	if err := writeFile(filepath.Join(stateDir, TokensFile), append(data, '\n')); err != nil {
+	if err := storeTokens(stateDir, kept); err != nil {
 		return nil, err
 	}
 	return &Tokens{entries: kept}, nil
@@ -219,7 +278,8 @@ func readPrivate(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// writeFile replaces a file durably and at once, mode 0600.
+// writeFile replaces a file durably and at once, mode 0600. It stays with its
+// owner when root changes it for the user who runs the daemon.
 func writeFile(path string, data []byte) (err error) {
 	dir := filepath.Dir(path)
 	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*") // made with mode 0600
@@ -232,6 +292,13 @@ func writeFile(path string, data []byte) (err error) {
 			_ = os.Remove(tmp.Name()) // the error that counts is err
 		}
 	}()
+	if before, err := os.Stat(path); err == nil && os.Geteuid() == 0 {
+		if st, ok := before.Sys().(*syscall.Stat_t); ok {
+			if err := tmp.Chown(int(st.Uid), int(st.Gid)); err != nil {
+				return fmt.Errorf("cannot write %q: %w", path, err)
+			}
+		}
+	}
 	if _, err := tmp.Write(data); err != nil {
 		return fmt.Errorf("cannot write %q: %w", path, err)
 	}

@@ -101,15 +101,25 @@ func stateDirHelp() string {
 	return dir
 }
 
-// complete fills in defaults and checks what can be checked without acting.
-func (c *config) complete() (err error) {
-	if c.StateDir == "" {
-		if c.StateDir, err = localhost.DefaultStateDir(); err != nil {
-			return fmt.Errorf("cannot choose a state directory, set --state-dir: %w", err)
+// stateDir is the one that was given, or the one to use when none was.
+func stateDir(given string) (string, error) {
+	if given == "" {
+		var err error
+		if given, err = localhost.DefaultStateDir(); err != nil {
+			return "", fmt.Errorf("cannot choose a state directory, set --state-dir: %w", err)
 		}
 	}
-	if c.StateDir, err = filepath.Abs(c.StateDir); err != nil {
-		return fmt.Errorf("--state-dir: %w", err)
+	dir, err := filepath.Abs(given)
+	if err != nil {
+		return "", fmt.Errorf("--state-dir: %w", err)
+	}
+	return dir, nil
+}
+
+// complete fills in defaults and checks what can be checked without acting.
+func (c *config) complete() (err error) {
+	if c.StateDir, err = stateDir(c.StateDir); err != nil {
+		return err
 	}
 	if c.ImageDir == "" {
 		c.ImageDir = filepath.Join(c.StateDir, "images")

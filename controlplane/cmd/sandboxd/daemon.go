@@ -60,6 +60,7 @@ func open(ctx context.Context, c config, log *slog.Logger) (_ *daemon, err error
 	if d.tokens, err = auth.Open(c.StateDir); err != nil {
 		return nil, err
 	}
+	d.tokens.Report(func(err error) { log.Error("cannot take the change of tokens", "error", err) })
 	if d.keys, err = signing.Open(c.StateDir, log, nil); err != nil {
 		return nil, err
 	}

@@ -2,13 +2,11 @@ package main
 
 import (
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/gorilla/mux"
 	"github.com/spf13/cobra"
 
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth/localhost"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/signing"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/specs"
 )
@@ -55,13 +53,8 @@ revokes it at once.`,
 			if grace < 0 {
 				return fmt.Errorf("--grace %v: must not be negative", grace)
 			}
-			if dir == "" {
-				if dir, err = localhost.DefaultStateDir(); err != nil {
-					return fmt.Errorf("cannot choose a state directory, set --state-dir: %w", err)
-				}
-			}
-			if dir, err = filepath.Abs(dir); err != nil {
-				return fmt.Errorf("--state-dir: %w", err)
+			if dir, err = stateDir(dir); err != nil {
+				return err
 			}
 			r, err := signing.Rotate(dir, grace, time.Now())
 			if err != nil {

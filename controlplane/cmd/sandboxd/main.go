@@ -39,7 +39,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(serveCommand(), keysCommand(), versionCommand(), kvmProbeCommand())
+	cmd.AddCommand(serveCommand(), keysCommand(), tokensCommand(), versionCommand(), kvmProbeCommand())
 	return cmd
 }
 
