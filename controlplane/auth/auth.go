@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/request"
 )
 
 // Scope names what a principal may do.
@@ -118,9 +120,10 @@ type problem struct {
 	Blame       string `json:"blame"`
 	Cause       string `json:"cause"`
 	Remediation string `json:"remediation"`
+	RequestID   string `json:"request_id,omitempty"`
 }
 
-func deny(w http.ResponseWriter, _ *http.Request, cause string) {
+func deny(w http.ResponseWriter, r *http.Request, cause string) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
@@ -132,6 +135,6 @@ func deny(w http.ResponseWriter, _ *http.Request, cause string) {
 		Title:  "A token is required",
 		Status: http.StatusUnauthorized,
 		Detail: cause + " (" + Remedy + ")",
-		Code:   "auth.required", Blame: "caller", Cause: cause, Remediation: Remedy,
+		Code:   "auth.required", Blame: "caller", Cause: cause, Remediation: Remedy, RequestID: request.ID(r.Context()),
 	})
 }

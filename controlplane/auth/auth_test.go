@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/request"
 )
 
 func TestRequire(t *testing.T) {
@@ -83,5 +84,23 @@ func TestScopes(t *testing.T) {
 	}
 	if _, ok := auth.FromContext(t.Context()); ok {
 		t.Error("there is a principal in an empty context")
+	}
+}
+
+// TestRefusalNamesTheRequest: the name in the body is that of the header.
+func TestRefusalNamesTheRequest(t *testing.T) {
+	h := request.Identify(auth.Require(&auth.Tokens{}, http.NotFoundHandler()))
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header.Set(request.Header, "trace-1")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	var p struct {
+		RequestID string `json:"request_id"`
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
+		t.Fatal(err)
+	}
+	if w.Code != http.StatusUnauthorized || p.RequestID != "trace-1" || w.Header().Get(request.Header) != "trace-1" {
+		t.Errorf("got %d, header %q, body %s", w.Code, w.Header().Get(request.Header), w.Body)
 	}
 }

@@ -90,6 +90,7 @@ var arrows = []arrow{
 
 	// Surfaces.
 	{"controlplane/auth", "controlplane/instance", "refusals are faults"},
+	{"controlplane/auth", "controlplane/request", "names requests in refusals"},
 	{"controlplane/idempotency", "controlplane/jcs", "compares what messages hold"},
 	{"controlplane/idempotency", "controlplane/instance", "a message goes to an instance"},
 	{"controlplane/a2a", "controlplane/idempotency", "carries a message out once"},
