@@ -9,6 +9,7 @@ import (
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
 )
 
 // hang makes a hook that waits for the end of its context, and says when it
@@ -126,6 +127,36 @@ func TestCancelOfWhatWaitsOrCannot(t *testing.T) {
 	r.end(pause)
 	if del = r.end(del); del.State != fleet.OperationSucceeded {
 		t.Errorf("delete: %v", del.Fault)
+	}
+}
+
+// TestDeleteOvertakes: what a delete cuts short is no failure of the machine.
+func TestDeleteOvertakes(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	for _, action := range []fleet.Action{fleet.ActionStop, fleet.ActionRestart, fleet.ActionPause} {
+		name := string(action)
+		r.create(name)
+		hook, reached := hang()
+		r.fault.stop, r.fault.pause = hook, hook
+		op, err := r.fleet.Act(t.Context(), name, action, fleet.ActOptions{Force: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-reached
+		del, err := r.fleet.Delete(t.Context(), name, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		op = r.end(op)
+		if want := "the " + name + " was cut short: the machine is being removed"; op.State != fleet.OperationCanceled ||
+			op.Fault.Code != supervise.CodeCanceled || op.Fault.Error() != want {
+			t.Errorf("%s ended %s: %v, want it canceled: %s", action, op.State, op.Fault, want)
+		}
+		if del = r.end(del); del.State != fleet.OperationSucceeded {
+			t.Errorf("delete: %v", del.Fault)
+		}
+		r.fault.stop, r.fault.pause = nil, nil
 	}
 }
 

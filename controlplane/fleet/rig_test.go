@@ -86,10 +86,9 @@ func (shelf) List() ([]store.Item, error) { return nil, nil }
 // broken wraps a driver and lets a test break single calls.
 type broken struct {
 	vm.Driver
-	create func() error
-	start  func(ctx context.Context) error
-	pause  func(ctx context.Context) error
-	closed func()
+	create             func() error
+	start, pause, stop func(ctx context.Context) error
+	closed             func()
 	// dead machines do nothing more, as after the death of the process.
 	dead atomic.Bool
 }
@@ -155,6 +154,9 @@ func (m *brokenMachine) Pause(ctx context.Context) error {
 func (m *brokenMachine) Stop(ctx context.Context) error {
 	if m.b.dead.Load() {
 		return errDead
+	}
+	if m.b.stop != nil {
+		return m.b.stop(ctx)
 	}
 	return m.Machine.Stop(ctx)
 }

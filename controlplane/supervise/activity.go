@@ -163,6 +163,7 @@ func (s *Supervisor) work(ctx context.Context, r *Request, d doing) {
 		defer cancel(nil)
 		defer release()
 		event, err := d.do(actCtx, r)
+		err = s.overtaken(actCtx, r, event, err)
 		res := result{request: r, event: event, err: err, removed: event == removedEvent}
 		if res.removed {
 			res.event = ""

@@ -12,6 +12,7 @@ import (
 var (
 	errCanceled = errors.New("its end was asked for")
 	errCutShort = errors.New("another request comes first")
+	errRemoved  = fmt.Errorf("%w: the machine is being removed", errCutShort)
 )
 
 // ErrNoRequest is what Cancel says of a request that has ended, or has not
@@ -92,7 +93,32 @@ func (s *Supervisor) cutShort(ctx context.Context, r *Request) {
 			})
 		}
 	}
-	s.interrupt(errCutShort)
+	cause := errCutShort
+	if r.Event == instance.DeleteRequested {
+		cause = errRemoved
+	}
+	s.interrupt(cause)
+}
+
+// overtaken is what the failure of a request that was cut short is called:
+// what broke off when it was is no fault of anything. An event says that more
+// has happened; to a machine that is being removed nothing more can.
+func (s *Supervisor) overtaken(ctx context.Context, r *Request, event instance.Event, err error) error {
+	cause := context.Cause(ctx)
+	switch {
+	case err == nil || event == removedEvent || !errors.Is(cause, errCutShort):
+		return err
+	case event != "" && !errors.Is(cause, errRemoved):
+		return err
+	}
+	why := "another request came first"
+	if errors.Is(cause, errRemoved) {
+		why = "the machine is being removed"
+	}
+	s.log.InfoContext(ctx, "request was cut short", "event", r.Event, "error", err)
+	return &instance.Fault{
+		Blame: instance.Caller, Code: CodeCanceled, Err: fmt.Errorf("the %s was cut short: %s", r.Event, why),
+	}
 }
 
 func canceledFault(r *Request) error {
