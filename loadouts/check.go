@@ -95,6 +95,34 @@ func isEnvValue(s string) string {
 	return ""
 }
 
+// isLabelValue is what schema.go wants of a label's value.
+var isLabelValue = length(0, 256)
+
+// CheckLabel returns what a loadout wants of a label that breaks its rules, or
+// nothing. It is for labels that come from elsewhere.
+func CheckLabel(key, value string) (want string) {
+	if broken := isLabel(key); broken != "" {
+		return broken
+	}
+	if broken := isLabelValue(value); broken != "" {
+		return "of the value: " + broken
+	}
+	return ""
+}
+
+// CheckEnv returns what a loadout wants of a variable that breaks its rules, or
+// nothing. It is for variables that come from elsewhere; the value is not in
+// what it returns.
+func CheckEnv(name, value string) (want string) {
+	if broken := isEnvName(name); broken != "" {
+		return broken
+	}
+	if broken := isEnvValue(value); broken != "" {
+		return "of the value: " + broken
+	}
+	return ""
+}
+
 func number(least, most int) func(string) string {
 	return func(s string) string {
 		n, err := strconv.Atoi(s)

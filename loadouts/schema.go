@@ -66,7 +66,7 @@ var metadataRule = rule{
 	fields: map[string]rule{
 		"name":        {check: isName},
 		"description": {check: length(0, 1024)},
-		"labels":      {form: textMap, key: isLabel, check: length(0, 256), most: 64},
+		"labels":      {form: textMap, key: isLabel, check: isLabelValue, most: 64},
 	},
 	required: []string{"name"},
 }

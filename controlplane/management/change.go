@@ -34,11 +34,11 @@ func checkUpdate(body managementv1.UpdateInstance) error {
 	bad.refuse(body.Labels == nil, "labels", "want an object")
 	set := map[string]string{}
 	for key, value := range body.Labels {
-		set[key] = ""
-		if value != nil {
+		if value != nil { // whatever there is may be taken away
 			set[key] = *value
 		}
 	}
+	bad.refuse(len(body.Labels) > maxLabels, "labels", "want at most %d labels", maxLabels)
 	bad.checkLabels(set)
 	return bad.sorted().or(codeInvalid)
 }
@@ -66,7 +66,7 @@ func (a *api) mergeLabels(r *http.Request, ref string, match *string, change map
 			}
 		}
 		var bad invalid
-		if bad.checkLabels(merged); len(bad) > 0 {
+		if bad.countLabels(merged); len(bad) > 0 {
 			return fleet.View{}, bad.sorted().or(codeInvalid)
 		}
 		if maps.Equal(merged, view.Labels) {

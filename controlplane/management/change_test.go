@@ -63,11 +63,11 @@ func newShelf() *shelf {
 
 func TestLabelsAreMerged(t *testing.T) {
 	shelf := newShelf()
-	shelf.view.Labels = map[string]string{"team": "blue", "stay": "1"}
+	shelf.view.Labels = map[string]string{"team": "blue", "stay": "1", "of old": "2"}
 	shelf.meets = 2
 	s := serve(t, &shelf.fakeFleet)
 	res, body := ask(t, http.MethodPatch, s.URL+managementv1.BasePath+"/instances/demo",
-		`{"labels":{"team":null,"new":"x","missing":null}}`, "Content-Type", "application/merge-patch+json")
+		`{"labels":{"team":null,"new":"x","missing":null,"of old":null}}`, "Content-Type", "application/merge-patch+json")
 	var got managementv1.Instance
 	if err := json.Unmarshal([]byte(body), &got); err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("status %d, %v: %s", res.StatusCode, err, body)

@@ -9,6 +9,7 @@ import (
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/loadouts"
 )
 
 // ListInstances answers one page of instances, in the order of their ids.
@@ -104,9 +105,7 @@ func source(body managementv1.LoadoutSource) fleet.Source {
 // Bounds of a request to create, as the OpenAPI document states them.
 const (
 	maxLabels      = 64
-	maxLabel       = 256
 	maxEnv         = 256
-	maxEnvValue    = 32 << 10
 	maxLayers      = 64
 	maxLoadout     = 1 << 20
 	maxLoadoutName = 1024
@@ -138,10 +137,9 @@ func checkCreate(body managementv1.CreateInstance) error {
 	bad.checkLabels(body.Labels)
 	bad.refuse(len(body.Env) > maxEnv, "env", "want at most %d variables", maxEnv)
 	for key, value := range body.Env {
-		bad.refuse(key == "" || len(key) > maxLabel || strings.ContainsAny(key, "=\x00"), "env."+clip(key),
-			"want a name of 1 to %d bytes without = and NUL", maxLabel)
-		bad.refuse(len(value) > maxEnvValue || strings.ContainsRune(value, 0), "env."+clip(key),
-			"want a value of at most %d bytes without NUL", maxEnvValue)
+		if want := loadouts.CheckEnv(key, value); want != "" {
+			bad.refuse(true, "env."+clip(key), "%s", want)
+		}
 	}
 	return bad.sorted().or(codeInvalid)
 }
@@ -156,11 +154,17 @@ func (e *invalid) checkSource(prefix string, s managementv1.LoadoutSource) {
 	}
 }
 
-func (e *invalid) checkLabels(labels map[string]string) {
+func (e *invalid) countLabels(labels map[string]string) {
 	e.refuse(len(labels) > maxLabels, "labels", "want at most %d labels", maxLabels)
+}
+
+// checkLabels holds labels to the rules of loadouts, so that there is one rule.
+func (e *invalid) checkLabels(labels map[string]string) {
+	e.countLabels(labels)
 	for key, value := range labels {
-		e.refuse(key == "" || len(key) > maxLabel || len(value) > maxLabel, "labels."+clip(key),
-			"want a key of 1 to %d bytes and a value of at most as many", maxLabel)
+		if want := loadouts.CheckLabel(key, value); want != "" {
+			e.refuse(true, "labels."+clip(key), "%s", want)
+		}
 	}
 }
 
