@@ -26,7 +26,11 @@ func (f *fakeServer) agent() http.Handler {
 	r.HandleFunc(at+"/message:send", f.deliver).Methods(http.MethodPost)
 	r.HandleFunc(at+"/tasks", listTasks)
 	r.HandleFunc(at+"/tasks/{task}:cancel", func(w http.ResponseWriter, r *http.Request) {
-		if mux.Vars(r)["task"] == "T-hold.json" {
+		switch mux.Vars(r)["task"] {
+		case "T-ok.json", "T-fail.json":
+			a2aError(w, http.StatusBadRequest, "FAILED_PRECONDITION", "TASK_NOT_CANCELABLE", "the task has ended: TASK_STATE_X")
+			return
+		case "T-hold.json":
 			f.mu.Lock()
 			select {
 			case <-f.hold:

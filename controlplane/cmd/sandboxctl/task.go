@@ -149,9 +149,29 @@ func (a *app) taskCancelCommand() *cobra.Command {
 		ValidArgsFunction: a.completing(both(instanceNames, taskIDs)),
 		RunE: a.asking(func(ctx context.Context, m *machine, rest []string) (result, error) {
 			t, raw, err := m.agent.Cancel(ctx, rest[0])
-			return taskResult(t, raw), unknownTask(err, m.Name)
+			if err != nil {
+				return result{}, notCanceled(ctx, m, rest[0], err)
+			}
+			return taskResult(t, raw), nil
 		}),
 	}
+}
+
+// notCanceled says why a task cannot be cancelled; of one that has ended, how.
+func notCanceled(ctx context.Context, m *machine, id string, err error) error {
+	var answer *invoke.Error
+	switch {
+	case errors.As(err, &answer) && answer.Reason == "TASK_NOT_FOUND":
+		return unknownTask(err, m.Name)
+	case !errors.As(err, &answer) || answer.Reason != "TASK_NOT_CANCELABLE":
+		return fmt.Errorf("cannot cancel task: %w", err)
+	}
+	end := ""
+	if t, _, err := m.agent.Task(ctx, id); err == nil && invoke.Terminal(t.Status.State) {
+		end = ", " + describe(t)
+	}
+	return &exitError{exitRefused, withRemedy(fmt.Errorf("cannot cancel task %s: it has ended already%s", id, end),
+		"sandboxctl task show "+m.Name+" "+id+" shows what came of it")}
 }
 
 func (a *app) taskWatchCommand() *cobra.Command {
