@@ -84,6 +84,9 @@ func TestLifeOfAnInstance(t *testing.T) {
 		if op.State == fleet.OperationFailed && op.Fault.Blame != instance.Caller {
 			t.Errorf("%s out of place is the fault of the %s", step.action, op.Fault.Blame)
 		}
+		if op.State == fleet.OperationFailed && !strings.HasSuffix(op.Fault.Hint, " life`") {
+			t.Errorf("%s out of place: no next step in %q", step.action, op.Fault.Hint)
+		}
 	}
 	if out := r.run(r.get("life"), "echo", "again"); out != "again\n" {
 		t.Errorf("after a restart the output is %q", out)

@@ -30,6 +30,25 @@ func (d *Denial) Error() string {
 	return fmt.Sprintf("cannot %s an instance that is %s", d.Event, d.Phase)
 }
 
+// Remedy is what to do next with the instance of that name; empty when there
+// is nothing to be done.
+func (d *Denial) Remedy(name string) string {
+	switch d.Reason {
+	case QueueFull:
+		return "try again when some of them have ended"
+	case NotReady:
+		return fmt.Sprintf("wait until `sandboxctl show %s` says running", name)
+	case NoMachine:
+		return fmt.Sprintf("start it with `sandboxctl start %s`", name)
+	case IsPaused:
+		return fmt.Sprintf("resume it with `sandboxctl resume %s`", name)
+	case IsStopping:
+		return fmt.Sprintf("wait until `sandboxctl show %s` says stopped", name)
+	case IsRunning, IsDeleting:
+	}
+	return ""
+}
+
 // reasonIn is why a phase denies what it denies.
 func reasonIn(p Phase) Reason {
 	switch p {

@@ -91,6 +91,31 @@ func TestNextForEveryPair(t *testing.T) {
 	}
 }
 
+// TestDenialsHaveARemedy: every request that is denied says what to do next,
+// save where the instance is about to be no more.
+func TestDenialsHaveARemedy(t *testing.T) {
+	want := map[instance.Phase]string{
+		instance.Provisioning: "wait until `sandboxctl show dev` says running",
+		instance.Starting:     "wait until `sandboxctl show dev` says running",
+		instance.Paused:       "resume it with `sandboxctl resume dev`",
+		instance.Stopping:     "wait until `sandboxctl show dev` says stopped",
+		instance.Stopped:      "start it with `sandboxctl start dev`",
+		instance.Failed:       "start it with `sandboxctl start dev`",
+	}
+	for _, p := range instance.Phases() {
+		for _, e := range requests {
+			var denial *instance.Denial
+			if _, _, err := instance.Next(p, e); errors.As(err, &denial) && denial.Remedy("dev") != want[p] {
+				t.Errorf("%s while %s: %q, want %q", e, p, denial.Remedy("dev"), want[p])
+			}
+		}
+	}
+	full := &instance.Denial{Event: instance.StopRequested, Phase: instance.Running, Reason: instance.QueueFull}
+	if full.Remedy("dev") == "" {
+		t.Error("nothing is said when too many wait")
+	}
+}
+
 // TestDeletingIsForEver walks at random and checks that nothing leaves
 // Deleting and that every phase can be deleted.
 func TestDeletingIsForEver(t *testing.T) {

@@ -101,7 +101,7 @@ func (s *Supervisor) take(ctx context.Context, r *Request) {
 	case v.answer == instance.Ignored:
 		r.end(ctx, nil)
 	case v.answer == instance.Denied:
-		r.end(ctx, denied(v.reason))
+		r.end(ctx, denied(s.Record().Name, v.reason))
 	case v.begin:
 		s.begin(ctx, r, v.next)
 	case v.interrupt:

@@ -127,12 +127,15 @@ func canceledFault(r *Request) error {
 	}
 }
 
-// denied makes a fault of a denial.
-func denied(err error) error {
-	code := CodeState
+// denied makes a fault of what was denied to the instance of that name.
+func denied(name string, err error) error {
+	f := &instance.Fault{Blame: instance.Caller, Code: CodeState, Err: err}
 	var d *instance.Denial
-	if errors.As(err, &d) && d.Reason == instance.QueueFull {
-		code = CodeBusy
+	if errors.As(err, &d) {
+		f.Hint = d.Remedy(name)
+		if d.Reason == instance.QueueFull {
+			f.Code = CodeBusy
+		}
 	}
-	return &instance.Fault{Blame: instance.Caller, Code: code, Err: err}
+	return f
 }
