@@ -152,8 +152,13 @@ func UserStateDir() (string, error) {
 	return filepath.Join(home, ".local", "state", name), nil
 }
 
-// DefaultStateDir is where a daemon keeps its state when nobody says where.
+// DefaultStateDir is where a daemon keeps its state when no flag says where:
+// the directory that SANDBOX_STATE_DIR names, so that clients with the same
+// environment find it, else the user's own or, of root, the system's.
 func DefaultStateDir() (string, error) {
+	if dir := os.Getenv("SANDBOX_STATE_DIR"); dir != "" {
+		return dir, nil
+	}
 	if os.Geteuid() == 0 {
 		return SystemStateDir, nil
 	}

@@ -87,3 +87,15 @@ func TestSearchDirs(t *testing.T) {
 		t.Errorf("with SANDBOX_STATE_DIR: %v", got)
 	}
 }
+
+// TestDefaultStateDir: a daemon goes where a client of the same environment looks.
+func TestDefaultStateDir(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", "/x/state")
+	for _, named := range []string{"", "/elsewhere"} {
+		t.Setenv("SANDBOX_STATE_DIR", named)
+		dir, err := localhost.DefaultStateDir()
+		if err != nil || !slices.Contains(localhost.SearchDirs(), dir) || (named != "" && dir != named) {
+			t.Errorf("SANDBOX_STATE_DIR=%q: %q, %v", named, dir, err)
+		}
+	}
+}

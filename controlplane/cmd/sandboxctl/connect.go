@@ -147,7 +147,7 @@ func problemOf(resp *http.Response, body []byte) error {
 func (c *connection) explain(err error) error {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT):
-		return &exitError{exitUnreachable, withRemedy(fmt.Errorf("no server answers at %s", c.server), startIt)}
+		return &exitError{exitUnreachable, withRemedy(fmt.Errorf("no server answers at %s", c.server), startIt(c.stateDir))}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &exitError{exitUnreachable,
 			withRemedy(fmt.Errorf("server at %s did not answer in time", c.server), "see the log of sandboxd")}

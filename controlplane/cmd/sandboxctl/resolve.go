@@ -12,7 +12,17 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/settings"
 )
 
-const startIt = "start it with: sandboxd serve"
+// startIt says how to start the server that keeps its state in stateDir; empty
+// for its default place.
+func startIt(stateDir string) string {
+	if stateDir == "" || stateDir == localhost.SystemStateDir {
+		return "start it with: sandboxd serve"
+	}
+	if own, err := localhost.UserStateDir(); err == nil && own == stateDir {
+		return "start it with: sandboxd serve"
+	}
+	return "start it with: sandboxd serve --state-dir " + stateDir
+}
 
 // place is what says where the server is.
 type place struct {
@@ -126,7 +136,7 @@ func (c *connection) discover(stateDir string) error {
 				"run this as the user that runs sandboxd, or set SANDBOX_SERVER and SANDBOX_TOKEN")}
 		}
 		return &exitError{exitUnreachable, withRemedy(fmt.Errorf("no server found in %s", strings.Join(dirs, " or ")),
-			startIt+"\nor set SANDBOX_SERVER and SANDBOX_TOKEN, or a context (sandboxctl config), to reach one elsewhere")}
+			startIt(stateDir)+"\nor set SANDBOX_SERVER and SANDBOX_TOKEN, or a context (sandboxctl config), to reach one elsewhere")}
 	}
 	c.origin = first(c.origin, found)
 	if c.server == "" {

@@ -69,7 +69,7 @@ finds server and token by itself.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&c.StateDir, "state-dir", "", "directory of all state (default: "+stateDirHelp()+")")
+	f.StringVar(&c.StateDir, "state-dir", "", "directory of all state (default: SANDBOX_STATE_DIR, else "+stateDirHelp()+")")
 	f.StringVar(&c.ImageDir, "image-dir", "", "image store (default: images in the state directory)")
 	f.StringVar(&c.Listen, "listen", defaultListen, "`address` to listen on")
 	f.StringVar(&c.PublicURL, "public-url", "", "`URL` clients reach this server at, published in AgentCards (default: from --listen)")

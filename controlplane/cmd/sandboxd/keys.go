@@ -68,7 +68,7 @@ revokes it at once.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&dir, "state-dir", "", "directory of all state (default: "+stateDirHelp()+")")
+	cmd.Flags().StringVar(&dir, "state-dir", "", "directory of all state (default: SANDBOX_STATE_DIR, else "+stateDirHelp()+")")
 	cmd.Flags().DurationVar(&grace, "grace", signing.DefaultGrace, "how long the old key stays published and signs too")
 	return cmd
 }

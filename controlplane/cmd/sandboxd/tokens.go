@@ -20,7 +20,7 @@ func tokensCommand() *cobra.Command {
 request, without a restart.`,
 		Args: cobra.NoArgs,
 	}
-	cmd.PersistentFlags().StringVar(&dir, "state-dir", "", "directory of all state (default: "+stateDirHelp()+")")
+	cmd.PersistentFlags().StringVar(&dir, "state-dir", "", "directory of all state (default: SANDBOX_STATE_DIR, else "+stateDirHelp()+")")
 	cmd.AddCommand(addTokenCommand(&dir), listTokensCommand(&dir), removeTokenCommand(&dir))
 	return cmd
 }
