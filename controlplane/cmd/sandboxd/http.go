@@ -27,7 +27,8 @@ func (d *daemon) handler(url string) http.Handler {
 	d.cfg.Surface.virtualHosts(r, agents)
 	r.HandleFunc("/healthz", d.health.healthz).Methods(http.MethodGet, http.MethodHead)
 	r.HandleFunc("/readyz", d.health.readyz).Methods(http.MethodGet, http.MethodHead)
-	r.Handle("/metrics", request.Identify(auth.Require(d.tokens, needs(auth.ScopeMetricsRead, d.metrics.Handler())))).Methods(http.MethodGet)
+	scrape := auth.Require(d.tokens, needs(auth.ScopeMetricsRead, d.metrics.Handler()))
+	r.Handle("/metrics", request.Identify(scrape)).Methods(http.MethodGet)
 	d.public(r)
 	// What the API is like is no secret, and people read it before they have a token.
 	r.Handle(managementv1.BasePath+"/openapi.yaml", management.Document()).Methods(http.MethodGet, http.MethodHead)
