@@ -169,6 +169,11 @@ func (p *provisioning) unmachine(ctx context.Context) error {
 	if err != nil || m == nil {
 		return err
 	}
+	if p.s.Record().Guest != nil {
+		// It has answered, and that could not be recorded as done. Who starts it
+		// again must not look for the disk that goes now.
+		p.s.note(ctx, Note{}, func(r *Record) { r.Guest = nil })
+	}
 	if err := m.Close(ctx); err != nil {
 		return err
 	}

@@ -26,6 +26,7 @@ type (
 		ID, Name, State, Reason string
 		Restarts                int
 		Fault, Health           *fault
+		Guest                   *struct{}
 	}
 	operation struct {
 		ID, Kind, State string
