@@ -142,7 +142,7 @@ api-test: build images ## Hold the management API of a running sandboxd to its O
 # What is repeated says so: FAULTS_SEED is told by every run.
 .PHONY: faults
 faults: build images ## Break a running control plane in every way, then at random for FAULTS_STEPS (FAULTS_SEED repeats a run)
-	FAULTS_STEPS=$(FAULTS_STEPS) FAULTS_REAL_STEPS=$(FAULTS_REAL_STEPS) \
+	FAULTS_SEED=$${FAULTS_SEED:-$$RANDOM$$RANDOM} FAULTS_STEPS=$(FAULTS_STEPS) FAULTS_REAL_STEPS=$(FAULTS_REAL_STEPS) \
 		$(GO) test -race -count=1 -v -timeout 60m ./test/faults $(TESTFLAGS)
 
 .PHONY: lint

@@ -24,11 +24,11 @@ const (
 	realStepsEnv = "FAULTS_REAL_STEPS"
 )
 
-// seed is that of the environment, or a new one. It is told, so that a run
-// that failed can be repeated.
+// seed chooses the way of a random run. The ordinary test goes one way, so that
+// no change is blamed for another; `make faults` looks for new ones.
 func seed(t *testing.T) uint64 {
 	t.Helper()
-	return number(t, seedEnv, uint64(time.Now().UnixNano())) //nolint:gosec // any number will do
+	return number(t, seedEnv, 1)
 }
 
 func number(t *testing.T, env string, otherwise uint64) uint64 {
