@@ -8,6 +8,7 @@
 package metrics
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"runtime"
@@ -43,8 +44,8 @@ type Metrics struct {
 }
 
 // New makes the metrics of a process of that version. Sources are asked at
-// every scrape.
-func New(version string, log *slog.Logger, sources ...Source) *Metrics {
+// every scrape, until ctx, the life of the process, ends.
+func New(ctx context.Context, version string, log *slog.Logger, sources ...Source) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(), log: log,
 		routes: newBound(maxLabelValues * 2), providers: newBound(8), accelerators: newBound(8),
@@ -77,7 +78,7 @@ func New(version string, log *slog.Logger, sources ...Source) *Metrics {
 	m.registry.MustRegister(
 		m.requests, m.durations, m.inFlight, m.streams, m.boots, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		newScraper(log, sources),
+		newScraper(ctx, log, sources),
 	)
 	return m
 }

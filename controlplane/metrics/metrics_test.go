@@ -51,7 +51,7 @@ func phases(n int) metrics.Source {
 }
 
 func TestWhatIsTold(t *testing.T) {
-	m := metrics.New("1.2.3", slog.New(slog.DiscardHandler), phases(2))
+	m := metrics.New(t.Context(), "1.2.3", slog.New(slog.DiscardHandler), phases(2))
 	m.Observe(metrics.Request{Surface: "management", Route: "/instances/{ref}", Method: "GET", Status: 404, Took: time.Millisecond})
 	m.Observe(metrics.Request{Surface: "management", Method: "BREW", Status: 405})
 	m.Observe(metrics.Request{Surface: "a2a", Route: "/", Method: "POST", Status: 200, Took: time.Hour, Stream: true})
@@ -91,7 +91,7 @@ func TestWhatIsTold(t *testing.T) {
 // TestLabelsAreBounded: whatever comes, a scrape stays small, and nothing is
 // lost from the sums.
 func TestLabelsAreBounded(t *testing.T) {
-	m := metrics.New("v", slog.New(slog.DiscardHandler), phases(10_000))
+	m := metrics.New(t.Context(), "v", slog.New(slog.DiscardHandler), phases(10_000))
 	for i := range 10_000 {
 		id := fmt.Sprintf("%036d", i)
 		m.Observe(metrics.Request{Surface: "management", Route: "/" + id, Method: "M" + id, Status: i})
@@ -133,7 +133,7 @@ func TestSourceThatFails(t *testing.T) {
 		Read: func(context.Context) ([]metrics.Sample, error) { return nil, errors.New("disk is gone") },
 	}
 	var log strings.Builder
-	m := metrics.New("v", slog.New(slog.NewTextHandler(&log, nil)), failing, phases(1))
+	m := metrics.New(t.Context(), "v", slog.New(slog.NewTextHandler(&log, nil)), failing, phases(1))
 	text := scrape(t, m)
 	wants(t, text, `sandbox_scrape_failures_total{source="store"} 1`, `sandbox_instances{phase="phase0"} 2`)
 	if strings.Contains(text, "sandbox_tasks") || !strings.Contains(log.String(), "disk is gone") {
@@ -143,7 +143,7 @@ func TestSourceThatFails(t *testing.T) {
 
 // TestStreamsAreCounted while they are open.
 func TestStreamsAreCounted(t *testing.T) {
-	m := metrics.New("v", slog.New(slog.DiscardHandler))
+	m := metrics.New(t.Context(), "v", slog.New(slog.DiscardHandler))
 	route := func(*http.Request) string { return "/{x}" }
 	s := httptest.NewServer(m.InFlight("a2a", m.Measure("a2a", route, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/plain" {

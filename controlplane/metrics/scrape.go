@@ -39,6 +39,7 @@ type Source struct {
 // scraper asks the sources. One scrape after the other: a source that is slow
 // is not asked by several at once.
 type scraper struct {
+	ctx      context.Context //nolint:containedctx // of all scrapes: a collector is given none
 	log      *slog.Logger
 	sources  []Source
 	families map[string]*prometheus.Desc
@@ -48,9 +49,9 @@ type scraper struct {
 	mu sync.Mutex
 }
 
-func newScraper(log *slog.Logger, sources []Source) *scraper {
+func newScraper(ctx context.Context, log *slog.Logger, sources []Source) *scraper {
 	s := &scraper{
-		log: log, sources: sources, families: map[string]*prometheus.Desc{}, bounds: map[string][]*bound{},
+		ctx: ctx, log: log, sources: sources, families: map[string]*prometheus.Desc{}, bounds: map[string][]*bound{},
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "scrape_failures_total", Help: "Scrapes for which a source had no numbers.",
 		}, []string{"source"}),
@@ -75,11 +76,11 @@ func (s *scraper) Describe(ch chan<- *prometheus.Desc) {
 	s.failures.Describe(ch)
 }
 
-// Collect implements prometheus.Collector, which knows no context.
+// Collect implements prometheus.Collector.
 func (s *scraper) Collect(ch chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout) //nolint:forbidigo // there is no other
+	ctx, cancel := context.WithTimeout(s.ctx, scrapeTimeout)
 	defer cancel()
 	for _, src := range s.sources {
 		samples, err := src.Read(ctx)

@@ -94,7 +94,7 @@ func open(ctx context.Context, c config, log *slog.Logger) (_ *daemon, err error
 		Runners: c.Conformance.runners(adaptercommand.Runner{}, echo.Runner{}), Log: log,
 	}))
 	d.agents = func(url string) http.Handler { return agentsHandler(ctx, d, url) }
-	d.metrics, d.health = newMetrics(d), newHealth(d)
+	d.metrics, d.health = newMetrics(ctx, d), newHealth(d)
 	return d, nil
 }
 

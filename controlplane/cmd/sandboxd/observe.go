@@ -49,9 +49,10 @@ func (c *metricsConfig) complete() error {
 	return nil
 }
 
-// newMetrics makes the metrics of the daemon's parts.
-func newMetrics(d *daemon) *metrics.Metrics {
-	return metrics.New(version, d.log, storeSource(d.db), linkSource(d.fleet))
+// newMetrics makes the metrics of the daemon's parts. They are told also while
+// it ends.
+func newMetrics(ctx context.Context, d *daemon) *metrics.Metrics {
+	return metrics.New(context.WithoutCancel(ctx), version, d.log, storeSource(d.db), linkSource(d.fleet))
 }
 
 func storeSource(db *sqlite.DB) metrics.Source {

@@ -112,7 +112,7 @@ func TestMetricsWithoutAToken(t *testing.T) {
 	addr := l.Addr().String()
 	l.Close()
 	log := slog.New(slog.DiscardHandler)
-	d := &daemon{log: log, metrics: metrics.New("v", log), cfg: config{Metrics: metricsConfig{Listen: addr}}}
+	d := &daemon{log: log, metrics: metrics.New(t.Context(), "v", log), cfg: config{Metrics: metricsConfig{Listen: addr}}}
 	stop, err := d.serveMetrics(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func TestA2ARoutes(t *testing.T) {
 func TestA2ARequestsAreLogged(t *testing.T) {
 	var out strings.Builder
 	log := request.Log(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	d := &daemon{log: log, metrics: metrics.New("v", log)}
+	d := &daemon{log: log, metrics: metrics.New(t.Context(), "v", log)}
 	h := d.a2aSurface(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
 	r := httptest.NewRequest(http.MethodGet, "/agents/"+someID+"/tasks/t-1", nil)
 	r.Header.Set(request.Header, "mine")
@@ -199,7 +199,7 @@ func TestA2ARequestsAreLogged(t *testing.T) {
 func TestUnknownClientsAreCounted(t *testing.T) {
 	var out strings.Builder
 	log := slog.New(slog.NewTextHandler(&out, nil))
-	d := &daemon{log: log, metrics: metrics.New("v", log)}
+	d := &daemon{log: log, metrics: metrics.New(t.Context(), "v", log)}
 	for _, status := range []int{401, 401, 200, 403} {
 		h := d.unknown(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/api/v1/instances", nil))
