@@ -19,14 +19,15 @@ type step struct {
 // undoLimit bounds the undoing of one failed sequence.
 const undoLimit = time.Minute
 
-// perform does the steps in order. When one fails, or ctx ends, what has been
-// done is undone in reverse, that of the failed step included.
+// perform does the steps in order. When one fails, what has been done is undone
+// in reverse, that of the failed step included. When ctx ends before a step was
+// begun, that step is not undone: its undoing may rely on what its do noted.
 func perform(ctx context.Context, steps []step, fail func(string) error) error {
 	for i, s := range steps {
-		err := ctx.Err()
-		if err == nil {
-			err = s.do(ctx)
+		if err := ctx.Err(); err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", s.name, err), undo(ctx, steps[:i]))
 		}
+		err := s.do(ctx)
 		if err == nil && fail != nil {
 			err = fail(s.name)
 		}

@@ -30,8 +30,12 @@ func TestPerform(t *testing.T) {
 		n := rapid.IntRange(1, 6).Draw(t, "steps")
 		bad := rapid.IntRange(0, n).Draw(t, "failing") // n: none
 		injected := rapid.Bool().Draw(t, "injected")
+		ending := rapid.IntRange(-1, n).Draw(t, "ending") // in the midst of this step, which succeeds; n: never
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
+		if ending < 0 {
+			cancel()
+		}
 		var log []string
 		var steps []step
 		for i := range n {
@@ -39,6 +43,9 @@ func TestPerform(t *testing.T) {
 				name: strconv.Itoa(i),
 				do: func(context.Context) error {
 					log = append(log, fmt.Sprintf("do %d", i))
+					if i == ending {
+						cancel()
+					}
 					if i == bad && !injected {
 						cancel()
 						return errStep
@@ -57,16 +64,17 @@ func TestPerform(t *testing.T) {
 			}
 			return nil
 		})
+		// No step is begun after the end of ctx, and none undone that was not begun.
+		begun := min(bad+1, ending+1, n)
+		failed, ended := bad < begun, ending+1 <= bad && ending+1 < n
 		var want []string
-		for i := range min(bad+1, n) {
+		for i := range begun {
 			want = append(want, fmt.Sprintf("do %d", i))
 		}
-		if bad < n {
-			for i := bad; i >= 0; i-- {
-				want = append(want, fmt.Sprintf("undo %d", i))
-			}
+		for i := begun - 1; i >= 0 && (failed || ended); i-- {
+			want = append(want, fmt.Sprintf("undo %d", i))
 		}
-		if !slices.Equal(log, want) || errors.Is(err, errStep) != (bad < n) || errors.Is(err, context.Canceled) {
+		if !slices.Equal(log, want) || errors.Is(err, errStep) != failed || errors.Is(err, context.Canceled) != ended {
 			t.Fatalf("did %q, want %q; %v", log, want, err)
 		}
 	})
