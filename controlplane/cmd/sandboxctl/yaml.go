@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -76,7 +77,7 @@ func yamlNode(dec *json.Decoder) (*yaml.Node, error) {
 	case string:
 		n := &yaml.Node{}
 		n.SetString(v)
-		if terminal.Text(v) != v || v == "<<" {
+		if terminal.Text(v) != v || v == "<<" || !isBlock(v) {
 			n.Style = yaml.DoubleQuotedStyle // where escapes are possible, and a key merges nothing
 		}
 		return n, nil
@@ -86,6 +87,20 @@ func yamlNode(dec *json.Decoder) (*yaml.Node, error) {
 		return &yaml.Node{Kind: yaml.ScalarNode, Value: strconv.FormatBool(v)}, nil
 	}
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}, nil
+}
+
+// isBlock tells whether a text of several lines can be told from its own
+// indentation: no line of it may begin with white space.
+func isBlock(s string) bool {
+	if !strings.Contains(s, "\n") {
+		return true // it stands in one line, however it is written
+	}
+	for line := range strings.Lines(s) {
+		if strings.ContainsAny(line[:1], " \t\n") {
+			return false
+		}
+	}
+	return true
 }
 
 // escapeYAML replaces what is not printable, which stands in double quotes

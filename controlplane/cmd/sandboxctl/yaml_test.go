@@ -18,7 +18,10 @@ func TestYAMLSaysTheSameAsJSON(t *testing.T) {
 	text := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{
 		"", "null", "true", "1", "1e3", "~", "- x", "a: b", "#", "\u009b2J", "\u202e", "\U000e0041", "\x1b[2J", "\t", "line\nline\n", " x ", "2026-01-02",
 		"2026-01-02T03:04:05Z", "=", "<<", "0x10", "1_000", "yes", "\u2028", "\ufeff", "!!str", "*a", "&a",
+		"\t\n", " \n", "\n", "\n\n a", "a\n\tb", "a\n b\n", "a\n\n", "a\n \nb", "- |\n  x\n", "a: 1\nb: 2\n", "# x\ny", "\r\n",
 	}))
+	line := rapid.OneOf(text, rapid.StringMatching(`[ \t]{0,3}[a:#-]{0,3}[ \t]{0,2}`))
+	text = rapid.OneOf(text, rapid.Map(rapid.SliceOfN(line, 0, 4), func(lines []string) string { return strings.Join(lines, "\n") }))
 	var value func(depth int) *rapid.Generator[any]
 	value = func(depth int) *rapid.Generator[any] {
 		leaves := []*rapid.Generator[any]{
