@@ -172,13 +172,14 @@ check-generated: # that the generated code is what its sources say
 	deploy/generate/generate.sh --check
 
 .PHONY: fuzz
-fuzz: ## Run every fuzz target for FUZZTIME
-	@grep -rl --include='*_test.go' '^func Fuzz' . | xargs -r -n1 dirname | sort -u | while read -r dir; do \
-		sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$dir"/*_test.go | while read -r target; do \
-			echo "$$dir $$target"; \
-			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s "$$dir" </dev/null; \
-		done; \
-	done
+fuzz: ## Run every fuzz target for FUZZTIME, and then say which failed
+	@failed=; \
+	for place in $$(grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's,/[^/]*:func ,:,' | sort -u); do \
+		echo "$$place"; \
+		$(GO) test -run '^$$' -fuzz "^$${place#*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s "$${place%:*}" </dev/null || \
+			failed="$$failed $$place"; \
+	done; \
+	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 .PHONY: bench
 bench: build images ## Measure it against bare QEMU, raw vsock and the Python SDK
