@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"log/slog"
 	"testing"
 	"time"
 
@@ -96,4 +97,26 @@ func TestDueEventsFit(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestNothingIsTriedBeforeItsTime: what has failed is put off.
+func TestNothingIsTriedBeforeItsTime(t *testing.T) {
+	r := newRig(t)
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	s := New(Config{
+		Driver: r, Images: shelf{}, Store: r, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now },
+	}, Record{Phase: instance.Deleting})
+	s.pace(errBoom)
+	now = now.Add(s.cfg.Limits.Retry - time.Second)
+	if s.due(t.Context()); s.queue.busy != nil || s.untilDue() != time.Second {
+		t.Errorf("%+v is at work, the next look is in %v", s.queue.busy, s.untilDue())
+	}
+	now = now.Add(time.Second)
+	if wait := s.untilDue(); wait != 0 {
+		t.Errorf("what is due is waited for, %v", wait)
+	}
+	if s.due(t.Context()); s.queue.busy == nil || s.queue.busy.Event != instance.DeleteRequested {
+		t.Errorf("%+v is at work, want the removal", s.queue.busy)
+	}
+	s.wg.Wait()
 }

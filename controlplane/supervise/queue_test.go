@@ -263,3 +263,56 @@ func TestWhatComesTooEarlyWaits(t *testing.T) {
 		t.Errorf("delete while provisioning: %+v, want it to interrupt", v)
 	}
 }
+
+// TestWhatOutranksWhat: for every pair, who cuts whom short.
+func TestWhatOutranksWhat(t *testing.T) {
+	short := map[instance.Event][]instance.Event{
+		instance.StopRequested: {instance.StartRequested, recovering, instance.ResumeRequested, instance.Used},
+	}
+	short[instance.RestartRequested] = short[instance.StopRequested]
+	for _, fresh := range instance.Events() {
+		for _, busy := range append(instance.Events(), recovering) {
+			want := slices.Contains(short[fresh], busy) || fresh == instance.DeleteRequested && busy != instance.DeleteRequested
+			if got := outranks(fresh, busy); got != want {
+				t.Errorf("%s cuts %s short: %t, want %t", fresh, busy, got, want)
+			}
+		}
+	}
+}
+
+// TestWhatBecameADeleteIsOne: an instance whose time was up is removed in the
+// end; then nothing waits for it any more, and a delete shares that.
+func TestWhatBecameADeleteIsOne(t *testing.T) {
+	q := queue{busy: &Request{Event: instance.Expired, working: instance.DeleteRequested}}
+	if v := q.offer(instance.Deleting, requestOf(instance.StartRequested)); v.answer != instance.Denied {
+		t.Errorf("start behind a removal: %+v", v)
+	}
+	if v := q.offer(instance.Deleting, requestOf(instance.DeleteRequested)); v.answer != instance.Accepted || v.interrupt {
+		t.Errorf("delete behind a removal: %+v", v)
+	}
+}
+
+// TestNothingSharesACancelledEnd: who asks for what is being cancelled wants it
+// done all the same.
+func TestNothingSharesACancelledEnd(t *testing.T) {
+	q := queue{busy: &Request{Event: instance.StartRequested, working: instance.StartRequested, canceled: true}}
+	r := requestOf(instance.StartRequested)
+	q.offer(instance.Stopping, r)
+	if len(q.done()) != 0 || q.next() != r {
+		t.Error("the second start shares the end of a cancelled one")
+	}
+}
+
+// TestPoliciesLookAgain: what is idle or over asks again by itself and waits
+// for nothing; who wants to use a machine waits.
+func TestPoliciesLookAgain(t *testing.T) {
+	for e, want := range map[instance.Event]instance.Answer{
+		instance.Expired: instance.Ignored, instance.IdlePaused: instance.Ignored, instance.IdleStopped: instance.Ignored,
+		instance.Used: instance.Accepted,
+	} {
+		q := queue{busy: requestOf(instance.PauseRequested)}
+		if v := q.offer(instance.Running, requestOf(e)); v.answer != want || (len(q.waiting) == 1) != (want == instance.Accepted) {
+			t.Errorf("%s while pausing: %+v", e, v)
+		}
+	}
+}
