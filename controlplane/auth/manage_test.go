@@ -1,10 +1,15 @@
 package auth_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -53,6 +58,91 @@ func TestRunningDaemonTakesChanges(t *testing.T) {
 	if err != nil || len(left) != 2 {
 		t.Errorf("state directory holds %v, %v", left, err)
 	}
+}
+
+// TestChangesAreSeenHoweverTheyAreMade: in place, with the same size, or by a
+// file that is as old as the one it replaces.
+func TestChangesAreSeenHoweverTheyAreMade(t *testing.T) {
+	dir := t.TempDir()
+	running := open(t, dir)
+	clear, err := auth.Add(dir, auth.Token{Name: "ci", Tenant: "t0", Scopes: []auth.Scope{auth.ScopeFleetRead}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, auth.TokensFile)
+	tenant := func(want string) {
+		t.Helper()
+		if p, ok := running.Verify(clear); !ok || p.Tenant != want {
+			t.Errorf("the token is of %q, want %q", p.Tenant, want)
+		}
+	}
+	tenant("t0")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := func(tenant string) []byte {
+		return bytes.Replace(data, []byte(`"t0"`), []byte(strconv.Quote(tenant)), 1)
+	}
+	if err := os.WriteFile(path, with("t1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	later := info.ModTime().Add(time.Second)
+	if err := os.Chtimes(path, later, later); err != nil {
+		t.Fatal(err)
+	}
+	tenant("t1")
+	next := path + ".next"
+	if err := os.WriteFile(next, with("t2"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(next, later, later); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		t.Fatal(err)
+	}
+	tenant("t2")
+}
+
+// TestTokensAreBounded: each is compared at every request.
+func TestTokensAreBounded(t *testing.T) {
+	const most = 256
+	dir := t.TempDir()
+	open(t, dir)
+	path := filepath.Join(dir, auth.TokensFile)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Version int              `json:"version"`
+		Tokens  []map[string]any `json:"tokens"`
+	}
+	if err := json.Unmarshal(data, &file); err != nil {
+		t.Fatal(err)
+	}
+	for i := len(file.Tokens); i < most-1; i++ {
+		one := maps.Clone(file.Tokens[0])
+		one["name"] = fmt.Sprint("t", i)
+		file.Tokens = append(file.Tokens, one)
+	}
+	if data, err = json.Marshal(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read := []auth.Scope{auth.ScopeFleetRead}
+	if _, err := auth.Add(dir, auth.Token{Name: "last", Scopes: read}); err != nil {
+		t.Error(err)
+	}
+	_, err = auth.Add(dir, auth.Token{Name: "beyond", Scopes: read})
+	wantFault(t, err, "auth.too_many_tokens", "beyond")
 }
 
 func TestExpiry(t *testing.T) {
