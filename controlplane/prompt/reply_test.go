@@ -105,6 +105,7 @@ func TestEnvelopeRules(t *testing.T) {
 		"consensus":         {"allowed_responders", []any{"consensus:2"}, true},
 		"consensus of none": {"allowed_responders", []any{"consensus:0"}, false},
 		"another member":    {"title", "Nice", false},
+		"deadline now":      {"deadline", now.Format(time.RFC3339), false},
 	} {
 		e := base()
 		if e[c.member] = c.value; c.value == nil {
@@ -225,6 +226,37 @@ func TestPayload(t *testing.T) {
 		}
 		if v := invalid.Violations[0]; v.Path != want.path || v.Keyword != want.keyword || v.Message == "" {
 			t.Errorf("%.60s breaks %+v, want %+v", payload, v, want)
+		}
+	}
+}
+
+// TestTextHasNoControls, also where nobody has asked the schema.
+func TestTextHasNoControls(t *testing.T) {
+	for c := range rune(0xa0) {
+		payload, err := json.Marshal(map[string]string{"text": "a" + string(c)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := prompt.Text(payload); (err == nil) == unicode.IsControl(c) {
+			t.Errorf("%U: %q, %v", c, text, err)
+		}
+	}
+}
+
+// TestEnvelopeIsBounded: whatever it consists of.
+func TestEnvelopeIsBounded(t *testing.T) {
+	e, err := prompt.NewText("x", time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := json.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size, ok := range map[int]bool{2 * prompt.MaxSchema: true, 2*prompt.MaxSchema + 1: false} {
+		padded := append([]byte(strings.Repeat(" ", size-len(raw))), raw...)
+		if _, err := prompt.ParseEnvelope(padded, now); (err == nil) != ok {
+			t.Errorf("%d bytes: %v", size, err)
 		}
 	}
 }
