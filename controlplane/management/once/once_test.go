@@ -3,6 +3,7 @@ package once_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -38,7 +39,10 @@ func (m *memory) Reserve(_ context.Context, k once.Key, want once.Reservation, _
 	return want, nil
 }
 
-func (m *memory) Answered(_ context.Context, k once.Key, op string, a once.Answer) error {
+func (m *memory) Answered(ctx context.Context, k once.Key, op string, a once.Answer) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := m.all[k]
@@ -291,6 +295,56 @@ func TestStoreThatFails(t *testing.T) {
 	store.fail = errors.New("disk is full")
 	if w := r.send("POST", "/", "k", ""); w.Code != 500 || r.calls.Load() != 0 {
 		t.Errorf("%d, carried out %d times", w.Code, r.calls.Load())
+	}
+	// A removal is carried out: it may be what makes room.
+	if w := r.send("DELETE", "/", "k", "which"); w.Code != http.StatusAccepted || !strings.HasSuffix(w.Body.String(), " which") {
+		t.Errorf("a removal: %d %s", w.Code, w.Body)
+	}
+}
+
+// TestAnswerIsKeptForWhoHasGone: the client, or the connection, ends while the
+// request is carried out; its repetition gets the answer.
+func TestAnswerIsKeptForWhoHasGone(t *testing.T) {
+	store := newMemory()
+	ctx, gone := context.WithCancel(t.Context())
+	r := newRig(store, func(w http.ResponseWriter, _ *http.Request) {
+		gone()
+		fmt.Fprint(w, "done")
+	})
+	req := httptest.NewRequest(http.MethodPost, "/", nil).WithContext(ctx)
+	req.Header.Set(once.Header, "k")
+	r.handler.ServeHTTP(httptest.NewRecorder(), req)
+	if w := newRig(store, nil).send("POST", "/", "k", ""); w.Body.String() != "done" || w.Header().Get(once.ReplayedHeader) != "true" {
+		t.Errorf("its repetition got %q", w.Body)
+	}
+}
+
+// TestHash: whatever changes what is asked for makes another request, and so
+// does moving text from one part to the next.
+func TestHash(t *testing.T) {
+	hash := func(method, path, query, media, match, body string) string {
+		req := httptest.NewRequest(method, "http://x"+path+"?"+query, nil)
+		req.Header.Set("Content-Type", media)
+		req.Header.Set("If-Match", match)
+		req.Header.Set("Authorization", "Bearer "+rand.Text()) // which says nothing of it
+		return once.Hash(req, []byte(body))
+	}
+	base := hash("POST", "/a", "q", "m", "e", "b")
+	if again := hash("POST", "/a", "q", "m", "e", "b"); again != base {
+		t.Error("the same request has two hashes")
+	}
+	seen := map[string]string{base: "the first"}
+	for name, h := range map[string]string{
+		"method": hash("DELETE", "/a", "q", "m", "e", "b"), "path": hash("POST", "/b", "q", "m", "e", "b"),
+		"escapes": hash("POST", "/%61", "q", "m", "e", "b"), "query": hash("POST", "/a", "p", "m", "e", "b"),
+		"media": hash("POST", "/a", "q", "n", "e", "b"), "If-Match": hash("POST", "/a", "q", "m", "f", "b"),
+		"body": hash("POST", "/a", "q", "m", "e", "c"), "moved on": hash("POST", "/a", "q", "m", "", "eb"),
+		"moved back": hash("POST", "/a", "q", "me", "", "b"), "moved far": hash("POST", "/aq", "", "m", "e", "b"),
+	} {
+		if was, ok := seen[h]; ok {
+			t.Errorf("%s: taken for %s", name, was)
+		}
+		seen[h] = name
 	}
 }
 
