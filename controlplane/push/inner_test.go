@@ -67,6 +67,33 @@ func TestGate(t *testing.T) {
 	}
 }
 
+// TestGateGivenUp: who gives up while all places are taken leaves his own to
+// his next.
+func TestGateGivenUp(t *testing.T) {
+	g := newGate(3, 3)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	gone, end := context.WithCancel(t.Context())
+	end()
+	x, y := principal{name: "x"}, principal{name: "y"}
+	leaves := []func(){g.enter(ctx, x), g.enter(ctx, y), g.enter(ctx, y)}
+	for range 20 {
+		if g.enter(gone, x) != nil {
+			t.Fatal("entered where all places are taken")
+		}
+	}
+	leaves[1]()
+	leaves[2]()
+	for range 2 {
+		leave := g.enter(ctx, x)
+		if leave == nil {
+			t.Fatal("cannot enter where there is room")
+		}
+		defer leave()
+	}
+	leaves[0]()
+}
+
 // TestControl: the last judge, just before a socket connects, needs no other.
 func TestControl(t *testing.T) {
 	g := &Guard{}
