@@ -111,6 +111,11 @@ func (m *machine) Stop(ctx context.Context) error {
 
 func (m *machine) toggle(what, state string) error {
 	m.r.note(what)
+	if m.r.toggling != nil {
+		if err := m.r.toggling(what); err != nil {
+			return err
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state = state

@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -206,5 +207,64 @@ func TestEndOfTheDaemonUndoesNothing(t *testing.T) {
 		if err := again.end(); err != nil || r.count("create") != 1 {
 			t.Errorf("fresh %t: in the next process it ended with %v after %d creates", fresh, err, r.count("create"))
 		}
+	}
+}
+
+// TestStopThatCameTooEarly: it waits while the files are made, and cuts the
+// start short as soon as there is one.
+func TestStopThatCameTooEarly(t *testing.T) {
+	r := newRig(t)
+	create, stop := r.request(instance.StartRequested), r.request(instance.StopRequested)
+	create.mark = func(s Step) error {
+		if s.Name == string(plan.StepMachine) && s.Mark == "began" {
+			r.do(stop)
+		}
+		return nil
+	}
+	r.start = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	r.run(r.fresh(), Limits{}, create.Request)
+	if err := create.end(); code(err) != CodeCanceled {
+		t.Errorf("the create ended with %v", err)
+	}
+	if err := stop.end(); err != nil {
+		t.Errorf("the stop ended with %v", err)
+	}
+	if r.until(instance.Stopped); r.only() != nil {
+		t.Errorf("it is stopped with %+v", r.only())
+	}
+}
+
+// TestStartThatCannotBeTakenBack: what may execute is not called stopped; the
+// stop that came tries again.
+func TestStartThatCannotBeTakenBack(t *testing.T) {
+	r := newRig(t)
+	var phases []instance.Phase // stored one at a time
+	r.saving = func(next Record) error { phases = append(phases, next.Phase); return nil }
+	r.running(Limits{})
+	if err := r.do(r.request(instance.StopRequested)).end(); err != nil {
+		t.Fatal(err)
+	}
+	r.until(instance.Stopped)
+	begun := make(chan struct{})
+	r.start = func(ctx context.Context) error { close(begun); <-ctx.Done(); return ctx.Err() }
+	fails := 1
+	r.stop = func(context.Context) error {
+		if fails--; fails >= 0 {
+			return errBoom
+		}
+		return nil
+	}
+	start := r.do(r.request(instance.StartRequested))
+	<-begun
+	if err := r.do(r.request(instance.StopRequested)).end(); err != nil {
+		t.Errorf("the stop ended with %v", err)
+	}
+	if err := start.end(); err == nil {
+		t.Error("the start succeeded")
+	}
+	r.until(instance.Stopped)
+	want := []instance.Phase{instance.Starting, instance.Stopping, instance.Failed, instance.Stopping, instance.Stopped}
+	if got := phases[len(phases)-len(want):]; !slices.Equal(got, want) {
+		t.Errorf("it went through %v, want %v", got, want)
 	}
 }

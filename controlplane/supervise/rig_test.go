@@ -39,6 +39,7 @@ type rig struct {
 	// carried out.
 	start, stop func(ctx context.Context) error
 	powerOff    func() error
+	toggling    func(what string) error // of "pause" and "resume"
 	// saving and removing are asked before a record is stored or forgotten.
 	saving   func(next Record) error
 	removing func() error
@@ -103,6 +104,12 @@ func (r *rig) run(rec Record, l Limits, unended ...*Request) (end func()) {
 func (r *rig) running(l Limits) {
 	r.t.Helper()
 	create := r.request(instance.StartRequested)
+	create.mark = func(s Step) error {
+		if done := s.Mark == "did"; done != (s.Percent > 0) {
+			r.t.Errorf("%s %s: %d percent", s.Name, s.Mark, s.Percent)
+		}
+		return nil
+	}
 	r.run(r.fresh(), l, create.Request)
 	if err := create.end(); err != nil {
 		r.t.Fatal(err)
