@@ -7,8 +7,6 @@ import (
 	"io"
 	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
@@ -110,25 +108,6 @@ func (r *reader) document(data []byte) *value {
 		return nil
 	}
 	return r.read(first.Content[0], topRule, "", 0)
-}
-
-var syntaxLine = regexp.MustCompile(`^yaml: (?:line ([0-9]+): )?(.*)$`)
-
-// syntax places an error of the YAML parser, which knows lines only.
-func (r *reader) syntax(data []byte, err error) {
-	line, what := 1, err.Error()
-	if m := syntaxLine.FindStringSubmatch(what); m != nil {
-		what = m[2]
-		if n, err := strconv.Atoi(m[1]); err == nil {
-			line = n
-		}
-	}
-	column := 1
-	lines := bytes.Split(data, []byte("\n"))
-	line = min(line, len(lines))
-	text := lines[line-1]
-	column += len(text) - len(bytes.TrimLeft(text, " "))
-	r.failAt(line, column, "not YAML: "+strings.Join(strings.Fields(clip(what)), " "))
 }
 
 func notUTF8(data []byte) (line, column int, found bool) {
