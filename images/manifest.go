@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 )
 
@@ -101,7 +102,7 @@ func (m Manifest) Validate() error {
 		case b.Size <= 0 || b.VirtualSize < 0:
 			return fmt.Errorf("cannot use manifest: size of the %s is not valid", b.Role)
 		case !known:
-			return fmt.Errorf("cannot use manifest: format %q of the %s is not one of %v", b.Format, b.Role, b.formats)
+			return fmt.Errorf("cannot use manifest: format %q of the %s is not one of %s", b.Format, b.Role, strings.Join(b.formats, ", "))
 		}
 	}
 	return nil

@@ -222,7 +222,7 @@ func (k *Keys) loadLocked() error {
 		return fmt.Errorf("cannot find keys: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("%q can be read by others (mode %v)", k.path, info.Mode().Perm())
+		return fmt.Errorf("%q can be read by others (mode %04o)", k.path, info.Mode().Perm())
 	}
 	s, err := read(k.path)
 	if err != nil {

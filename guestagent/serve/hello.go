@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -27,7 +28,8 @@ func (s *service) Hello(_ context.Context, req *agentv1.HelloRequest) (*agentv1.
 	}
 	if !slices.Contains(req.GetProtocolVersions(), agentv1.ProtocolVersion) {
 		return nil, status.Errorf(codes.FailedPrecondition,
-			"cannot agree on a protocol: the host speaks %v, this agent %d", req.GetProtocolVersions(), agentv1.ProtocolVersion)
+			"cannot agree on a protocol: the host speaks version %s, this agent %d",
+			strings.Trim(fmt.Sprint(req.GetProtocolVersions()), "[]"), agentv1.ProtocolVersion)
 	}
 	if err := s.stepClock(req.GetHostTime()); err != nil {
 		s.config.Log.Warn("cannot set the clock", "error", err)
