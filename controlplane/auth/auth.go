@@ -67,7 +67,7 @@ const Challenge = `Bearer realm="agentic-sandbox"`
 
 // Remedy says how to get past an answer 401.
 const Remedy = "send the header Authorization: Bearer <token>; " +
-	"the daemon's owner finds a token in <state-dir>/admin.token, sandboxctl finds it by itself or in SANDBOX_TOKEN"
+	"the daemon's owner finds one in admin.token of its state directory, and makes others with `sandboxd tokens add`"
 
 // Verifier knows tokens.
 type Verifier interface {

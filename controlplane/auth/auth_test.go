@@ -67,7 +67,7 @@ func TestRequire(t *testing.T) {
 				t.Fatal(err)
 			}
 			if p.Status != 401 || p.Code != "auth.required" || p.Blame != "caller" || p.Cause == "" ||
-				!strings.Contains(p.Remediation, "SANDBOX_TOKEN") || !strings.HasSuffix(p.Type, p.Code) {
+				!strings.Contains(p.Remediation, "admin.token") || !strings.HasSuffix(p.Type, p.Code) {
 				t.Errorf("problem is %s", w.Body)
 			}
 			if strings.Contains(w.Body.String(), token[:8]) {

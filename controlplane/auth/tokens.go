@@ -105,7 +105,7 @@ func open(stateDir string) (*Tokens, error) {
 	}
 	return nil, &instance.Fault{
 		Blame: instance.Host, Code: "auth.tokens_differ",
-		Hint: fmt.Sprintf("remove %s to have a new one made", filepath.Join(stateDir, AdminFile)),
+		Hint: fmt.Sprintf("remove %s and start sandboxd again: it makes a new one", filepath.Join(stateDir, AdminFile)),
 		Err:  fmt.Errorf("cannot use token in %q: it is not one of %s", filepath.Join(stateDir, AdminFile), TokensFile),
 	}
 }
@@ -158,7 +158,7 @@ func (t *Tokens) current() []entry {
 		return t.entries
 	}
 	var fault *instance.Fault
-	if errors.As(err, &fault) { // it stays so until the file changes again
+	if errors.As(err, &fault) && !errors.Is(err, fs.ErrPermission) { // it stays so until the file changes again
 		t.seen = info
 	}
 	if t.report != nil {
@@ -210,7 +210,7 @@ func adopt(stateDir string, file tokensFile, clear string) (*Tokens, error) {
 }
 
 func readTokens(path string) (tokensFile, error) {
-	data, err := readPrivate(path, maxTokensFile)
+	data, err := readPrivate(path, maxTokensFile, "")
 	if errors.Is(err, fs.ErrNotExist) {
 		return tokensFile{}, nil
 	}
@@ -220,7 +220,7 @@ func readTokens(path string) (tokensFile, error) {
 	damaged := func(cause error) error {
 		return &instance.Fault{
 			Blame: instance.Host, Code: "auth.tokens_damaged",
-			Hint: fmt.Sprintf("restore %s, or remove it and %s to have a new token made", path, AdminFile),
+			Hint: fmt.Sprintf("restore %s; or remove it and restart sandboxd: the token in %s stays good, all others are lost", path, AdminFile),
 			Err:  fmt.Errorf("cannot read tokens from %q: %w", path, cause),
 		}
 	}
@@ -241,22 +241,46 @@ func readTokens(path string) (tokensFile, error) {
 	return file, nil
 }
 
-// ReadToken reads a token in clear from a file that only its owner can read.
+// ReadToken reads a token in clear from a file that only its owner can read. An
+// error is a fault that says what to do; of a file that is missing it is
+// fs.ErrNotExist as well.
 func ReadToken(path string) (string, error) {
-	data, err := readPrivate(path, maxTokenFile)
+	data, err := readPrivate(path, maxTokenFile, another(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fileFault("auth.no_token_file", err,
+			"write the token into it and make it yours alone (mode 0600); `sandboxd tokens add` on the daemon's host makes one")
+	}
 	if err != nil {
 		return "", err
 	}
 	token := strings.TrimSpace(string(data))
 	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", fmt.Errorf("cannot use token file %q: want one line with a token", path)
+		return "", fileFault("auth.token_file", fmt.Errorf("cannot use token file %q: want one line with a token", path),
+			"write nothing but the token into it")
 	}
 	return token, nil
 }
 
+func fileFault(code string, err error, hint string) error {
+	return &instance.Fault{Blame: instance.Host, Code: code, Hint: hint, Err: err}
+}
+
+// another is how to come to another token than that of a file: the
+// administrator's is made anew by the daemon, any other by whoever gave it.
+func another(path string) string {
+	dir, base := filepath.Split(path)
+	if base == AdminFile {
+		if _, err := os.Stat(filepath.Join(dir, TokensFile)); err == nil {
+			return "remove it and restart sandboxd, which makes a new one"
+		}
+	}
+	return "have another token made: `sandboxd tokens rm` and `sandboxd tokens add`, on the daemon's host"
+}
+
 // readPrivate reads a small file and refuses one that others can read, for
-// then its secret is none.
-func readPrivate(path string, limit int64) ([]byte, error) {
+// then its secret is none. instead is what to do when they have read it; empty
+// for a file that holds no secret.
+func readPrivate(path string, limit int64, instead string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read %q: %w", path, err)
@@ -265,13 +289,16 @@ func readPrivate(path string, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("cannot read %q: want a regular file of at most %d bytes", path, limit)
 	}
 	if perm := info.Mode().Perm(); perm&0o077 != 0 {
-		return nil, &instance.Fault{
-			Blame: instance.Host, Code: "auth.file_mode",
-			Hint: fmt.Sprintf("if nobody else has read it: chmod 600 %s; else remove it to have a new token made", path),
-			Err:  fmt.Errorf("cannot use %q: others can access it (mode %04o)", path, perm),
+		hint := "chmod 600 " + path
+		if instead != "" {
+			hint = "if nobody else has read it: " + hint + "; else " + instead
 		}
+		return nil, fileFault("auth.file_mode", fmt.Errorf("cannot use %q: others can access it (mode %04o)", path, perm), hint)
 	}
 	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fileFault("auth.file_owner", fmt.Errorf("cannot read %q: %w", path, err), "do this as the user whom the file belongs to")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read %q: %w", path, err)
 	}

@@ -157,3 +157,34 @@ func TestReadToken(t *testing.T) {
 		t.Errorf("got %v, want fs.ErrNotExist", err)
 	}
 }
+
+// TestReadTokenSaysWhatToDo wants an advice that is true of the very file: only
+// the administrator's token is made anew by the daemon.
+func TestReadTokenSaysWhatToDo(t *testing.T) {
+	state, own := t.TempDir(), t.TempDir()
+	open(t, state)
+	write := func(path, content string, mode os.FileMode) string {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const restart, add = "restart sandboxd, which makes a new one", "sandboxd tokens add"
+	for _, c := range []struct{ path, code, want, not string }{
+		{filepath.Join(own, "missing"), "auth.no_token_file", add, restart},
+		{write(filepath.Join(own, "open"), "sbx_x", 0o644), "auth.file_mode", add, restart},
+		{write(filepath.Join(own, auth.AdminFile), "sbx_x", 0o604), "auth.file_mode", add, restart},
+		{write(filepath.Join(own, "words"), "two words", 0o600), "auth.token_file", "nothing but the token", restart},
+		{write(filepath.Join(state, auth.AdminFile), "sbx_x", 0o640), "auth.file_mode", restart, add},
+	} {
+		_, err := auth.ReadToken(c.path)
+		var f *instance.Fault
+		if !errors.As(err, &f) || f.Code != c.code || !strings.Contains(f.Hint, c.want) || strings.Contains(f.Hint, c.not) {
+			t.Errorf("%s: %v", c.path, err)
+		}
+	}
+}
