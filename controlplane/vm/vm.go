@@ -99,9 +99,11 @@ type Capabilities struct {
 	Reason    string
 	Remedy    string
 	// Accelerator is "kvm", "tcg" or "" where it means nothing;
-	// AcceleratorReason says why it is not a faster one.
+	// AcceleratorReason says why it is not a faster one, AcceleratorRemedy what
+	// command or step mends that.
 	Accelerator       string
 	AcceleratorReason string
+	AcceleratorRemedy string
 	// Vsock is how the host reaches the guest: "vhost-vsock" (kernel),
 	// "vhost-user-vsock" (ours) or "unix".
 	Vsock       string

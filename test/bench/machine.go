@@ -59,7 +59,10 @@ func openSandbox(ctx context.Context, o options, dir string, log *slog.Logger) (
 	}
 	s.driver, err = libvirt.Open(ctx, libvirt.Config{
 		StateDir: filepath.Join(dir, "state"), Log: log,
-		Accelerator: func(ctx context.Context) (bool, string) { return accelerator(ctx, o.accel) },
+		Accelerator: func(ctx context.Context) (kvm bool, reason, remedy string) {
+			kvm, reason = accelerator(ctx, o.accel)
+			return kvm, reason, ""
+		},
 	})
 	if err != nil {
 		return nil, err

@@ -104,13 +104,13 @@ func agentPath(c config) (string, error) {
 
 // accelerator says whether KVM may be used: only after the proof, since a host
 // can have /dev/kvm and still hang every guest.
-func accelerator(c config, log *slog.Logger) func(context.Context) (bool, string) {
-	return func(ctx context.Context) (bool, string) {
+func accelerator(c config, log *slog.Logger) func(context.Context) (usable bool, reason, remedy string) {
+	return func(ctx context.Context) (bool, string, string) {
 		switch c.Accel {
 		case "tcg":
-			return false, "emulation was asked for with --accelerator tcg"
+			return false, "emulation was asked for with --accelerator tcg", "start sandboxd without --accelerator tcg"
 		case "kvm":
-			return true, ""
+			return true, "", ""
 		}
 		opts := kvm.Options{CacheDir: c.StateDir}
 		if self, err := os.Executable(); err == nil {
@@ -123,9 +123,9 @@ func accelerator(c config, log *slog.Logger) func(context.Context) (bool, string
 		v, err := kvm.Prove(ctx, opts)
 		if err != nil {
 			log.WarnContext(ctx, "cannot prove KVM", "error", err)
-			return false, "KVM could not be proven: " + err.Error()
+			return false, "KVM could not be proven: " + err.Error(), ""
 		}
 		log.InfoContext(ctx, "KVM proof", "usable", v.Usable, "reason", v.Reason)
-		return v.Usable, v.Reason
+		return v.Usable, v.Reason, v.Remedy
 	}
 }

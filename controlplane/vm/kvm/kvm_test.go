@@ -176,7 +176,7 @@ func TestNoDevice(t *testing.T) {
 
 func TestUnopenable(t *testing.T) {
 	v := unopenable("/dev/kvm", &fs.PathError{Op: "open", Path: "/dev/kvm", Err: unix.EACCES})
-	if v.Usable || !strings.Contains(v.Reason, "permission denied") || !strings.Contains(v.Remedy, "group kvm") {
+	if v.Usable || !strings.Contains(v.Reason, "permission denied") || !strings.Contains(v.Remedy, "usermod -aG kvm") {
 		t.Errorf("%+v", v)
 	}
 	v = unopenable("/dev/kvm", &fs.PathError{Op: "open", Path: "/dev/kvm", Err: unix.ENODEV})

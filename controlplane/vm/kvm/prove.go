@@ -98,21 +98,24 @@ func openable(device string) (Verdict, bool) {
 	return unopenable(device, err), false
 }
 
+// elsewhere is the remedy where nothing on this host is one.
+const elsewhere = "run on a host whose KVM works; everything works without it, slower"
+
 // unopenable explains why a device cannot be opened.
 func unopenable(device string, err error) Verdict {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return Verdict{
 			Reason: "there is no " + device,
-			Remedy: "enable virtualization in the firmware (or nested virtualization on the outer host) and load kvm_intel or kvm_amd",
+			Remedy: "enable virtualization in the firmware, or nested virtualization on the outer host, then: modprobe -a kvm_intel kvm_amd",
 		}
 	case errors.Is(err, fs.ErrPermission):
 		return Verdict{
 			Reason: "permission denied on " + device,
-			Remedy: "add the user to the group kvm (usermod -aG kvm USER) and log in again",
+			Remedy: "usermod -aG kvm $USER, and log in again",
 		}
 	default:
-		return Verdict{Reason: fmt.Sprintf("%s cannot be opened: %v", device, err)}
+		return Verdict{Reason: fmt.Sprintf("%s cannot be opened: %v", device, err), Remedy: elsewhere}
 	}
 }
 
@@ -179,6 +182,6 @@ func (o outcome) verdict() Verdict {
 	default:
 		v.Reason = fmt.Sprintf("guest code faults %s (%s)%s", where, o.way, why)
 	}
-	v.Remedy = "machines are emulated; for speed use a host whose KVM runs a stock guest"
+	v.Remedy = elsewhere
 	return v
 }

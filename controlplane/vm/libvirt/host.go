@@ -121,53 +121,54 @@ func connectLack(err error, uri string) lack {
 
 // accelerator asks once whether KVM may be used.
 type accelerator struct {
-	mu     sync.Mutex
-	known  bool
-	kvm    bool
-	reason string
+	mu    sync.Mutex
+	known bool
+	kvm   bool
+	why   lack
 }
 
-func (a *accelerator) ask(ctx context.Context, prove func(context.Context) (bool, string)) (kvm bool, reason string) {
+func (a *accelerator) ask(ctx context.Context, prove func(context.Context) (bool, string, string)) (kvm bool, why lack) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.known {
-		return a.kvm, a.reason
+		return a.kvm, a.why
 	}
 	if prove == nil {
-		a.known, a.reason = true, "nobody has proven that KVM works here"
-		return a.kvm, a.reason
+		a.known, a.why.reason = true, "nobody has proven that KVM works here"
+		return a.kvm, a.why
 	}
-	kvm, reason = prove(ctx)
+	kvm, why.reason, why.remedy = prove(ctx)
 	if ctx.Err() != nil {
-		return false, ctx.Err().Error() // no verdict; ask again
+		return false, lack{reason: ctx.Err().Error()} // no verdict; ask again
 	}
-	a.known, a.kvm, a.reason = true, kvm, reason
-	return kvm, reason
+	a.known, a.kvm, a.why = true, kvm, why
+	return kvm, why
 }
 
-func (d *Driver) kvm(ctx context.Context) (bool, string) {
-	if reason := kvmClosed(d.user); reason != "" {
-		return false, reason
+func (d *Driver) kvm(ctx context.Context) (bool, lack) {
+	if l := kvmClosed(d.user); l.remedy != "" {
+		return false, l
 	}
-	return d.accel.ask(ctx, d.cfg.Accelerator)
+	return d.accel.ask(ctx, d.cfg.Accelerator) // also of a device that is not there
 }
 
 const kvmDevice = "/dev/kvm"
 
 // kvmClosed says why a hypervisors' user may not use KVM, whether or not it
-// works; "" when it may.
-func kvmClosed(who embedded.Identity) string {
+// works, and the command that lets it; nothing when it may.
+func kvmClosed(who embedded.Identity) lack {
 	ok, err := permits(who, kvmDevice, mayRead|mayWrite)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return "the host has no " + kvmDevice
+		return lack{reason: "there is no " + kvmDevice}
 	case err != nil:
-		return err.Error()
+		return lack{reason: err.Error()}
 	case !ok:
-		return fmt.Sprintf("user %q, which runs the hypervisors, may not open %s (run: usermod -a -G kvm %s)",
-			who.Name, kvmDevice, who.Name)
+		return lack{
+			fmt.Sprintf("user %q, which runs the hypervisors, may not open %s", who.Name, kvmDevice), "usermod -a -G kvm " + who.Name,
+		}
 	}
-	return ""
+	return lack{}
 }
 
 // prober is the user as which libvirt believes to run QEMU. The embedded driver
@@ -239,10 +240,10 @@ func (d *Driver) Capabilities(ctx context.Context) (vm.Capabilities, error) {
 		Operations: []string{"instance.start", "instance.stop", "instance.pause", "instance.resume", "instance.destroy"},
 		Versions:   map[string]string{},
 	}
-	kvm, reason := d.kvm(ctx)
-	c.Accelerator, c.AcceleratorReason = "tcg", reason
+	kvm, why := d.kvm(ctx)
+	c.Accelerator, c.AcceleratorReason, c.AcceleratorRemedy = "tcg", why.reason, why.remedy
 	if kvm {
-		c.Accelerator, c.AcceleratorReason = "kvm", ""
+		c.Accelerator, c.AcceleratorReason, c.AcceleratorRemedy = "kvm", "", ""
 	}
 	if d.session == nil {
 		return c, nil

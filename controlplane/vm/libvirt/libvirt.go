@@ -48,9 +48,9 @@ type Config struct {
 	// Vsock forces a way to the guest; "" or WayAuto takes the kernel's where
 	// the host has it.
 	Vsock Way
-	// Accelerator says whether KVM is proven to work here, and if not, why.
-	// nil means emulation. Called once.
-	Accelerator func(ctx context.Context) (kvm bool, reason string)
+	// Accelerator says whether KVM is proven to work here, and if not, why and
+	// what mends it. nil means emulation. Called once.
+	Accelerator func(ctx context.Context) (kvm bool, reason, remedy string)
 	// KnownChild says whether somebody in this process waits for a child; nil
 	// makes the reaper leave all but adopted hypervisors alone.
 	KnownChild func(pid int) bool
@@ -149,7 +149,7 @@ func (d *Driver) open(ctx context.Context) error {
 			return err
 		}
 	}
-	if os.Geteuid() == 0 && kvmClosed(d.prober()) != "" {
+	if os.Geteuid() == 0 && kvmClosed(d.prober()) != (lack{}) {
 		if d.emulator, err = embedded.Shim(d.root, d.qemu.path); err != nil {
 			return err
 		}

@@ -51,6 +51,10 @@ func (o Options) proof() (v verdict, ok bool) {
 	return v, v.Key.BootID == strings.TrimSpace(string(boot))
 }
 
+// elsewhere is the remedy where nothing on this host is one. It and the others
+// here are in the words of a running daemon.
+const elsewhere = "run on a host whose KVM works; everything works without it, slower"
+
 // accelerator tells what is known of KVM. A device alone proves nothing: a
 // host can have one and still hang every guest.
 func accelerator(o Options) Check {
@@ -64,7 +68,7 @@ func accelerator(o Options) Check {
 	case errors.Is(err, fs.ErrPermission):
 		return Check{"kvm", Warning, emulated + "permission denied on " + device, "usermod -aG kvm $USER, and log in again"}
 	case err != nil:
-		return Check{"kvm", Warning, emulated + err.Error(), "run on a host whose KVM works; everything works without it"}
+		return Check{"kvm", Warning, emulated + err.Error(), elsewhere}
 	}
 	info, err := f.Stat()
 	_ = f.Close() // nothing was written
@@ -80,7 +84,7 @@ func accelerator(o Options) Check {
 		return Check{"kvm", OK, "proven: it has run a guest since this host booted", ""}
 	}
 	return Check{"kvm", Warning, emulated + v.Verdict.Reason,
-		cmp.Or(v.Verdict.Remedy, "run on a host whose KVM works; everything works without it")}
+		cmp.Or(v.Verdict.Remedy, elsewhere)}
 }
 
 // hypervisorMay reports whether the user that QEMU runs as may open a device.
