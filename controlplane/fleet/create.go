@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/plan"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
+	"agentic-sandbox.aiwg.io/sandbox/images"
 	"agentic-sandbox.aiwg.io/sandbox/loadouts"
 )
 
@@ -33,12 +35,9 @@ func (f *Fleet) Create(ctx context.Context, req CreateRequest) (Operation, error
 	if err != nil {
 		return Operation{}, err
 	}
-	manifest, err := f.cfg.Images.Lookup(resolved.Image.Ref)
+	manifest, err := f.image(resolved)
 	if err != nil {
-		return Operation{}, &instance.Fault{
-			Blame: instance.Caller, Code: "image.not_found",
-			Hint: "`sandboxctl images` lists what there is; `make images` builds the shipped ones", Err: err,
-		}
+		return Operation{}, err
 	}
 	id, err := instance.NewID()
 	if err != nil {
@@ -91,7 +90,7 @@ func (f *Fleet) launch(ctx context.Context, r supervise.Record, warnings []strin
 	if errors.Is(err, ErrNameTaken) {
 		return Operation{}, &instance.Fault{
 			Blame: instance.Caller, Code: "instance.name_taken",
-			Hint: fmt.Sprintf("choose another with --name, or remove it with `sandboxctl rm %s`", r.Name),
+			Hint: fmt.Sprintf("choose another name, or remove that one with `sandboxctl rm %s`", r.Name),
 			Err:  fmt.Errorf("cannot create instance %q: there is one of this name", r.Name),
 		}
 	}
@@ -135,6 +134,46 @@ func (f *Fleet) resolve(src Source) (*loadouts.Resolved, error) {
 		Blame: instance.Caller, Code: "loadout.not_found", Err: err,
 		Hint: "`sandboxctl loadouts` lists the shipped ones; a file is named by its path",
 	}
+}
+
+// image finds what a loadout's machine boots from.
+func (f *Fleet) image(l *loadouts.Resolved) (images.Manifest, error) {
+	manifest, err := f.cfg.Images.Lookup(l.Image.Ref)
+	if err != nil {
+		return manifest, &instance.Fault{
+			Blame: instance.Caller, Code: "image.not_found",
+			Hint: "`sandboxctl images` lists what there is", Err: err,
+		}
+	}
+	return manifest, nil
+}
+
+// Lacks says what this host lacks for an instance of a loadout, by the field
+// that asks for it. It may have come, or gone, when one is made.
+func (f *Fleet) Lacks(ctx context.Context, l *loadouts.Resolved) []FieldError {
+	var lacks []FieldError
+	if _, _, err := f.provider(ctx, l); err != nil {
+		lacks = append(lacks, lacking("runtime_options", err))
+	}
+	if _, err := f.image(l); err != nil {
+		lacks = append(lacks, lacking("image", err))
+	}
+	return lacks
+}
+
+// fieldForm is the field that the cause of a fault may begin with.
+var fieldForm = regexp.MustCompile(`^([a-z_]+(?:\.[a-z_]+)*): `)
+
+func lacking(field string, err error) FieldError {
+	fault := instance.AsFault(err)
+	message := fault.Err.Error()
+	if m := fieldForm.FindStringSubmatch(message); m != nil {
+		field, message = m[1], message[len(m[0]):]
+	}
+	if fault.Hint != "" {
+		message += " (" + fault.Hint + ")"
+	}
+	return FieldError{Field: field, Code: fault.Code, Message: message}
 }
 
 // fieldsError shows the broken rules of a loadout one by one.

@@ -27,6 +27,14 @@ const (
 	EventOrphan = "fleet.orphan" // Reason is "found", "gone" or "removed"
 )
 
+// EventTypes lists every type of event.
+func EventTypes() []string {
+	return []string{
+		EventCreated, EventPhase, EventDeleted, EventFault, EventRecovered, EventRenewed, EventLabels,
+		EventOperationCreated, EventOperationChanged, EventOperationEnded, EventOrphan,
+	}
+}
+
 // Event is one thing that happened, in the log of the fleet.
 type Event struct {
 	// Seq counts from 1 without gaps and never starts anew.

@@ -16,7 +16,7 @@ const lowDisk = 5 << 30
 
 // Facts describes the host: providers, images and what is wrong.
 func (f *Fleet) Facts(ctx context.Context) (HostFacts, error) {
-	facts := HostFacts{Host: f.cfg.Host, Version: f.cfg.Version, StateDir: f.cfg.StateDir}
+	facts := HostFacts{Host: f.cfg.Host, Version: f.cfg.Version, StateDir: f.cfg.StateDir, ImageDir: f.cfg.ImageDir}
 	f.mu.Lock()
 	facts.Instances = len(f.byID)
 	orphans := slices.Clone(f.orphans)
@@ -37,7 +37,7 @@ func (f *Fleet) Facts(ctx context.Context) (HostFacts, error) {
 	for _, item := range items {
 		facts.Images = append(facts.Images, imageOf(item.Manifest))
 	}
-	facts.Checks = append(facts.Checks, imageCheck(len(items)), diskCheck(f.cfg.StateDir))
+	facts.Checks = append(facts.Checks, imageCheck(len(items), f.cfg.ImageDir), diskCheck(f.cfg.StateDir))
 	for _, o := range orphans {
 		facts.Checks = append(facts.Checks, o.check())
 	}
@@ -54,7 +54,7 @@ func (f *Fleet) describe(ctx context.Context, name string, d vm.Driver) (Provide
 	return Provider{
 		Name: name, Kind: c.RuntimeKind, Default: name == f.cfg.Default,
 		Available: c.Available, Reason: c.Reason, Remedy: c.Remedy,
-		Accelerator: c.Accelerator, AcceleratorReason: c.AcceleratorReason,
+		Accelerator: c.Accelerator, AcceleratorReason: c.AcceleratorReason, AcceleratorRemedy: c.AcceleratorRemedy,
 		Vsock: c.Vsock, VsockReason: c.VsockReason, Versions: c.Versions, Operations: c.Operations,
 	}, nil
 }
@@ -71,7 +71,7 @@ func providerChecks(p Provider) []Check {
 		checks = append(checks, Check{
 			Name: "accelerator", Status: "warning",
 			Detail: "machines are emulated (" + p.Accelerator + "): " + p.AcceleratorReason,
-			Remedy: "run on a host whose KVM works; everything works without it, slower",
+			Remedy: cmp.Or(p.AcceleratorRemedy, "run on a host whose KVM works; everything works without it, slower"),
 		})
 	}
 	if p.Vsock != "" {
@@ -87,11 +87,14 @@ func imageOf(m images.Manifest) Image {
 	}
 }
 
-func imageCheck(n int) Check {
+func imageCheck(n int, dir string) Check {
 	if n == 0 {
-		return Check{Name: "images", Status: "error", Detail: "the image store is empty", Remedy: "make images"}
+		return Check{
+			Name: "images", Status: "error", Detail: "no image is in " + dir,
+			Remedy: "`make images` builds a store into .build/images: start sandboxd with --image-dir and that directory, or `make install`",
+		}
 	}
-	return Check{Name: "images", Status: "ok", Detail: fmt.Sprintf("%d in the store", n)}
+	return Check{Name: "images", Status: "ok", Detail: fmt.Sprintf("%d in %s", n, dir)}
 }
 
 func diskCheck(dir string) Check {

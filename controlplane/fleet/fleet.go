@@ -46,6 +46,8 @@ type Config struct {
 	Version  string
 	Host     string
 	StateDir string
+	// ImageDir is where Images has its files.
+	ImageDir string
 	Now      func() time.Time
 	// OrphanGrace is how long a machine that no instance knows is kept before
 	// it is removed; 0: for ever.

@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
+	"agentic-sandbox.aiwg.io/sandbox/loadouts"
 )
 
 // agentPid is the pid of the agent of an instance: a command's parent is its
@@ -52,6 +54,61 @@ func TestRestart(t *testing.T) {
 	r.act("again", fleet.ActionStop)
 	if op := r.act("again", fleet.ActionRestart); op.State != fleet.OperationSucceeded || r.get("again").Phase != instance.Running {
 		t.Errorf("restart of a stopped one: %v", op.Fault)
+	}
+}
+
+// TestWhatIsSoAlready: a request for it succeeds, and its journal says that
+// nothing was done.
+func TestWhatIsSoAlready(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	r.create("so")
+	for _, c := range []struct {
+		action  fleet.Action
+		already bool
+	}{
+		{fleet.ActionStart, true}, {fleet.ActionResume, true},
+		{fleet.ActionPause, false}, {fleet.ActionPause, true}, {fleet.ActionResume, false},
+		{fleet.ActionStop, false}, {fleet.ActionStop, true}, {fleet.ActionStart, false}, {fleet.ActionStart, true},
+	} {
+		op := r.act("so", c.action)
+		if op.State != fleet.OperationSucceeded || op.Percent != 100 {
+			t.Fatalf("%s ended %s: %v", c.action, op.State, op.Fault)
+		}
+		already := len(op.Steps) == 1 && op.Steps[0].Mark == "skipped" && op.Steps[0].Name == string(c.action)
+		if already != c.already {
+			t.Errorf("%s: steps are %+v", c.action, op.Steps)
+		}
+	}
+}
+
+// TestLacks: what keeps this host from making a loadout's machine is told by
+// the field that asks for it.
+func TestLacks(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	lacks := func(text string) map[string]string {
+		t.Helper()
+		l, err := loadouts.Resolve("l.yaml", func(string) ([]byte, string, error) { return []byte(text), "l.yaml", nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]string{}
+		for _, f := range r.fleet.Lacks(t.Context(), l) {
+			found[f.Field] = f.Code
+		}
+		return found
+	}
+	const head = "apiVersion: loadout/v1\nkind: loadout\nmetadata: {name: l}\n"
+	for text, want := range map[string]map[string]string{
+		loadout: {},
+		head + "image: nowhere\nruntime_options: {kind: host}\n":                                     {"image": "image.not_found"},
+		head + "image: nowhere\nruntime_options: {provider: moon}\n":                                 {"image": "image.not_found", "runtime_options": "provider.unknown"},
+		head + "image: minimal\nruntime_options: {kind: host, required_capabilities: [moon.land]}\n": {"runtime_options.required_capabilities": "provider.capability"},
+	} {
+		if got := lacks(text); !maps.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", text, got, want)
+		}
 	}
 }
 

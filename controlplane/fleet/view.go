@@ -94,6 +94,7 @@ type HostFacts struct {
 	Host      string
 	Version   string
 	StateDir  string
+	ImageDir  string
 	Providers []Provider
 	Images    []Image
 	Instances int
@@ -111,6 +112,7 @@ type Provider struct {
 	Remedy            string
 	Accelerator       string
 	AcceleratorReason string
+	AcceleratorRemedy string
 	Vsock             string
 	VsockReason       string
 	Versions          map[string]string

@@ -35,7 +35,7 @@ func (a *api) ListLoadouts(w http.ResponseWriter, r *http.Request) {
 
 // GetLoadout shows a loadout of the catalog with its parents combined.
 func (a *api) GetLoadout(w http.ResponseWriter, r *http.Request, name string) {
-	missing := callerFault(codeNoLoadout, "GET "+managementv1.BasePath+"/loadouts lists what there is",
+	missing := callerFault(codeNoLoadout, "`GET "+managementv1.BasePath+"/loadouts` lists what there is",
 		"there is no loadout %q in the catalog", clip(name))
 	if !loadoutNameRule.MatchString(name) {
 		a.fail(w, r, missing)

@@ -18,6 +18,7 @@ import (
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/loadouts"
 )
 
 // ask sends a request with headers, given as name and value by turns.
@@ -247,5 +248,14 @@ func TestValidateLoadout(t *testing.T) {
 	}
 	if e := v.Errors[0]; e.File != "dev.yaml" || e.Line != 5 || e.Column != 9 || e.Field != "resources.cpus" || e.Rule == "" {
 		t.Errorf("first error is %+v", e)
+	}
+	lacking := serve(t, &fakeFleet{LacksFn: func(l *loadouts.Resolved) []fleet.FieldError {
+		return []fleet.FieldError{{Field: "image", Code: "image.not_found", Message: "there is no " + l.Image.Ref.Name + " (`sandboxctl images` lists what there is)"}}
+	}})
+	s = lacking
+	v = check(managementv1.LoadoutSource{Name: "minimal"})
+	if !v.Valid || len(v.Warnings) != 1 || v.Warnings[0].File != "minimal" || v.Warnings[0].Field != "image" ||
+		v.Warnings[0].Rule != "there is no minimal (`GET /api/v1/images` lists what there is)" {
+		t.Errorf("lacking: %+v", v)
 	}
 }

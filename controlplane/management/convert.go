@@ -96,11 +96,11 @@ func fault(f *instance.Fault) managementv1.Fault {
 		return managementv1.Fault{}
 	}
 	out := managementv1.Fault{
-		Code: f.Code, Blame: managementv1.Blame(f.Blame), Remediation: f.Hint, Console: f.Console,
+		Code: f.Code, Blame: managementv1.Blame(f.Blame), Remediation: inHTTP(f.Hint), Console: f.Console,
 		Cause: errUnexplained.Error(),
 	}
 	if f.Err != nil {
-		out.Cause = f.Err.Error()
+		out.Cause = inHTTP(f.Err.Error())
 	}
 	return out
 }
@@ -122,7 +122,7 @@ func operationJSON(op fleet.Operation) managementv1.Operation {
 		Canceling:    op.Canceling,
 	}
 	for _, s := range op.Steps {
-		out.Steps = append(out.Steps, managementv1.OperationStep{Name: s.Name, Mark: s.Mark, At: stamp(s.At), Cause: s.Cause})
+		out.Steps = append(out.Steps, managementv1.OperationStep{Name: s.Name, Mark: s.Mark, At: stamp(s.At), Cause: inHTTP(s.Cause)})
 	}
 	return out
 }
@@ -131,7 +131,7 @@ func eventJSON(e fleet.Event) managementv1.Event {
 	return managementv1.Event{
 		Seq: int64(e.Seq), //nolint:gosec // counts from 1; no log is that long
 		At:  stamp(e.At), Type: e.Type, InstanceId: string(e.Instance), InstanceName: e.Name,
-		State: state(e.Phase), OperationId: e.Operation, Reason: e.Reason, Message: e.Message,
+		State: state(e.Phase), OperationId: e.Operation, Reason: e.Reason, Message: inHTTP(e.Message),
 	}
 }
 
@@ -158,14 +158,14 @@ func images(in []fleet.Image) []managementv1.Image {
 
 func host(f fleet.HostFacts) managementv1.Host {
 	h := managementv1.Host{
-		Host: f.Host, Version: f.Version, StateDir: f.StateDir, Instances: f.Instances,
+		Host: f.Host, Version: f.Version, StateDir: f.StateDir, ImageDir: f.ImageDir, Instances: f.Instances,
 		Providers: providers(f.Providers),
 		Images:    images(f.Images),
 		Checks:    make([]managementv1.Check, 0, len(f.Checks)),
 	}
 	for _, c := range f.Checks {
 		h.Checks = append(h.Checks, managementv1.Check{
-			Name: c.Name, Status: managementv1.CheckStatus(c.Status), Detail: c.Detail, Remediation: c.Remedy,
+			Name: c.Name, Status: managementv1.CheckStatus(c.Status), Detail: inHTTP(c.Detail), Remediation: inHTTP(c.Remedy),
 		})
 	}
 	return h

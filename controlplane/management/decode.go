@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,14 +107,63 @@ func malformed(err error) error {
 	case errors.Is(err, io.EOF):
 		return callerFault(codeMalformed, "send one JSON object", "the body is empty")
 	case errors.As(err, &wrong):
-		return invalid{{Field: wrong.Field, Code: "field.type",
-			Message: "want " + wrong.Type.String() + ", found " + wrong.Value}}.or(codeMalformed)
+		field := wrong.Field
+		if field == "" {
+			field = "body"
+		}
+		return invalid{{Field: field, Code: "field.type",
+			Message: "want " + typeWord(wrong.Type) + ", found " + jsonWord(wrong.Value)}}.or(codeMalformed)
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 		return invalid{{Field: strings.Trim(name, `"`), Code: "field.unknown",
 			Message: "there is no such member"}}.or(codeMalformed)
 	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return callerFault(codeMalformed, "send one whole JSON object", "the body ends within its JSON value")
+	}
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		return callerFault(codeMalformed, "send one JSON object", "the body is no JSON: %s, at byte %d", syntax.Error(), syntax.Offset)
+	}
 	return callerFault(codeMalformed, "", "cannot read body: %v", err)
+}
+
+// typeWord is what JSON calls the values of a type.
+func typeWord(t reflect.Type) string {
+	switch t.Kind() { //nolint:exhaustive // no body has others
+	case reflect.String:
+		return "a text"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		return "a whole number"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Pointer:
+		return typeWord(t.Elem())
+	}
+	return "an object"
+}
+
+// jsonWord is the word for what encoding/json found.
+func jsonWord(found string) string {
+	kind, number, _ := strings.Cut(found, " ")
+	switch kind {
+	case "string":
+		return "a text"
+	case "bool":
+		return "true or false"
+	case "array":
+		return "a list"
+	case "object":
+		return "an object"
+	case "number":
+		if number == "" {
+			return "a number"
+		}
+		return "the number " + clip(number)
+	}
+	return clip(found)
 }
 
 func wantMedia(r *http.Request, want ...string) error {

@@ -1,17 +1,17 @@
 package management
 
 import (
+	"fmt"
 	"net/http"
-	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 )
 
 const maxEventTypes = 32
-
-var eventTypeRule = regexp.MustCompile(`^[a-z]{1,32}\.[a-z]{1,31}$`)
 
 // ListEvents answers one page of the log of events, oldest first.
 func (a *api) ListEvents(w http.ResponseWriter, r *http.Request, params managementv1.ListEventsParams) {
@@ -62,9 +62,9 @@ func (a *api) eventFilter(r *http.Request, ref *string, types []string) (fleet.E
 		bad = append(bad, fleet.FieldError{Field: "type", Code: "parameter.range", Message: "want at most 32 types"})
 	}
 	for _, t := range types {
-		if !eventTypeRule.MatchString(t) {
-			bad = append(bad, fleet.FieldError{Field: "type", Code: "parameter.form",
-				Message: strconv.Quote(clip(t)) + " is no type such as instance.phase"})
+		if !slices.Contains(fleet.EventTypes(), t) {
+			bad = append(bad, fleet.FieldError{Field: "type", Code: "parameter.unknown",
+				Message: fmt.Sprintf("want one of %s, found %q", strings.Join(fleet.EventTypes(), ", "), clip(t))})
 			break
 		}
 	}

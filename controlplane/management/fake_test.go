@@ -14,6 +14,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/management"
+	"agentic-sandbox.aiwg.io/sandbox/loadouts"
 )
 
 // fakeFleet answers what a test tells it to, and something plausible otherwise.
@@ -38,6 +39,7 @@ type fakeFleet struct {
 	FactsFn      func(context.Context) (fleet.HostFacts, error)
 	OrphansFn    func(context.Context) ([]fleet.Orphan, error)
 	RemoveFn     func(context.Context, instance.ID) error
+	LacksFn      func(*loadouts.Resolved) []fleet.FieldError
 }
 
 func (f *fakeFleet) Create(ctx context.Context, req fleet.CreateRequest) (fleet.Operation, error) {
@@ -206,6 +208,13 @@ func (f *fakeFleet) Facts(ctx context.Context) (fleet.HostFacts, error) {
 		Images: []fleet.Image{{Name: "minimal", Ref: "minimal@sha256:" + digest, Size: 123, Packages: 2, BuiltAt: sampleTime()}},
 		Checks: []fleet.Check{{Name: "kvm", Status: "warning", Detail: "not usable", Remedy: "modprobe kvm"}},
 	}, nil
+}
+
+func (f *fakeFleet) Lacks(_ context.Context, l *loadouts.Resolved) []fleet.FieldError {
+	if f.LacksFn != nil {
+		return f.LacksFn(l)
+	}
+	return nil
 }
 
 const (

@@ -58,7 +58,7 @@ func (a *api) ListOrphans(w http.ResponseWriter, r *http.Request) {
 func (a *api) RemoveOrphan(w http.ResponseWriter, r *http.Request, id string, _ managementv1.RemoveOrphanParams) {
 	parsed, err := instance.ParseID(id)
 	if err != nil {
-		a.fail(w, r, callerFault(codeNoOrphan, "GET "+managementv1.BasePath+"/orphans lists what there is",
+		a.fail(w, r, callerFault(codeNoOrphan, "`GET "+managementv1.BasePath+"/orphans` lists what there is",
 			"there is no orphan %q", clip(id)))
 		return
 	}

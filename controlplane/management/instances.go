@@ -44,7 +44,7 @@ func filterOf(r *http.Request, params managementv1.ListInstancesParams) (fleet.F
 		filter.Phase = instance.Phase(*params.State)
 		if !slices.Contains(instance.Phases(), filter.Phase) {
 			bad = append(bad, fleet.FieldError{Field: "state", Code: "parameter.unknown",
-				Message: fmt.Sprintf("%q is no state; want one of %v", clip(string(*params.State)), instance.Phases())})
+				Message: fmt.Sprintf("want one of %s, found %q", phaseNames(), clip(string(*params.State)))})
 		}
 	}
 	var err error
@@ -62,6 +62,14 @@ func filterOf(r *http.Request, params managementv1.ListInstancesParams) (fleet.F
 	filter.After = instance.ID(after)
 	filter.Limit, err = pageSize(params.Limit)
 	return filter, bad.and(err).or(codeInvalidParameter)
+}
+
+func phaseNames() string {
+	var names []string
+	for _, p := range instance.Phases() {
+		names = append(names, string(p))
+	}
+	return strings.Join(names, ", ")
 }
 
 // CreateInstance records a new instance and answers with the operation that
@@ -215,6 +223,6 @@ func checkRef(ref string) error {
 }
 
 func noInstance(ref string) error {
-	return callerFault(codeNoInstance, "GET "+managementv1.BasePath+"/instances lists what there is",
+	return callerFault(codeNoInstance, "`GET "+managementv1.BasePath+"/instances` lists what there is",
 		"there is no instance %q", clip(ref))
 }

@@ -20,6 +20,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/management/once"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/request"
+	"agentic-sandbox.aiwg.io/sandbox/loadouts"
 	"agentic-sandbox.aiwg.io/sandbox/loadouts/catalog"
 )
 
@@ -79,6 +80,8 @@ type Host interface {
 	Facts(ctx context.Context) (fleet.HostFacts, error)
 	Orphans(ctx context.Context) ([]fleet.Orphan, error)
 	RemoveOrphan(ctx context.Context, id instance.ID) error
+	// Lacks says what the host lacks for an instance of a loadout.
+	Lacks(ctx context.Context, l *loadouts.Resolved) []fleet.FieldError
 }
 
 // Catalog holds the loadouts known by name.
@@ -150,6 +153,7 @@ type api struct {
 	once    *once.Handler // nil: none
 	streams chan struct{} // one token for each open stream
 	scopes  scopeTable
+	queries queryTable
 }
 
 var _ managementv1.ServerInterface = (*api)(nil)
@@ -184,7 +188,7 @@ func (c *Config) fill() {
 // expects whole paths, so mount it without stripping them, behind auth.
 func New(c Config) http.Handler {
 	c.fill()
-	a := &api{Config: c, streams: make(chan struct{}, c.MaxStreams), scopes: scopes()}
+	a := &api{Config: c, streams: make(chan struct{}, c.MaxStreams), scopes: scopes(), queries: queries()}
 	if c.Once != nil {
 		a.once = a.newOnce(c.Once)
 	}
@@ -194,7 +198,7 @@ func New(c Config) http.Handler {
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = http.HandlerFunc(a.noRoute)
 	router.MethodNotAllowedHandler = a.wrongMethod(router)
-	router.Use(refuseVerbs(router.MethodNotAllowedHandler), a.note, a.authorize, a.carryOutOnce)
+	router.Use(refuseVerbs(router.MethodNotAllowedHandler), a.note, a.authorize, a.checkQuery, a.carryOutOnce)
 	routes := managementv1.HandlerWithOptions(a, managementv1.GorillaServerOptions{
 		BaseURL:          managementv1.BasePath,
 		BaseRouter:       router,

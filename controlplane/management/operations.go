@@ -22,7 +22,7 @@ var (
 
 // operation returns an operation of the principal's tenant.
 func (a *api) operation(r *http.Request, id string) (fleet.Operation, error) {
-	missing := callerFault(codeNoOperation, "GET "+managementv1.BasePath+"/operations lists what there is",
+	missing := callerFault(codeNoOperation, "`GET "+managementv1.BasePath+"/operations` lists what there is",
 		"there is no operation %q", clip(id))
 	if _, err := instance.ParseID(id); err != nil {
 		return fleet.Operation{}, missing

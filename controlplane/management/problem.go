@@ -77,15 +77,15 @@ func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 		Code:        fault.Code,
 		Blame:       managementv1.Blame(fault.Blame),
 		RequestId:   request.ID(r.Context()),
-		Remediation: fault.Hint,
+		Remediation: inHTTP(fault.Hint),
 	}
 	if fault.Code == codeInternal {
 		p.Cause = "the server failed in a way that nobody has foreseen"
 		p.Remediation = fmt.Sprintf("look for request_id %s in the server's log", p.RequestId)
 		p.Detail = p.Cause + " (" + p.Remediation + ")"
 	} else {
-		p.Cause = fault.Err.Error()
-		p.Detail = fault.Error()
+		p.Cause = inHTTP(fault.Err.Error())
+		p.Detail = inHTTP(fault.Error())
 	}
 	var fields fleet.FieldErrors
 	if errors.As(err, &fields) {
@@ -156,12 +156,30 @@ func (a *api) badParameter(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(err, &many):
 		field = many.ParamName
 	}
-	message := err.Error()
-	var number *strconv.NumError
-	if errors.As(err, &number) {
-		message = fmt.Sprintf("want a number, found %q", clip(number.Num))
+	a.fail(w, r, invalid{{Field: field, Message: wantedBy(err), Code: "parameter.invalid"}}.or(codeInvalidParameter))
+}
+
+// wantedBy says what a parameter must be. The errors of the generated code name
+// functions of Go.
+func wantedBy(err error) string {
+	var (
+		number   *strconv.NumError
+		required *managementv1.RequiredParamError
+		format   *managementv1.InvalidParamFormatError
+	)
+	switch {
+	case errors.As(err, &number) && number.Func == "ParseBool":
+		return fmt.Sprintf("want true or false, found %q", clip(number.Num))
+	case errors.As(err, &number) && errors.Is(err, strconv.ErrRange):
+		return fmt.Sprintf("want a whole number that is not so large, found %q", clip(number.Num))
+	case errors.As(err, &number):
+		return fmt.Sprintf("want a whole number, found %q", clip(number.Num))
+	case errors.As(err, &required):
+		return "want it, it is required"
+	case errors.As(err, &format):
+		return "want one value of the form that the document says"
 	}
-	a.fail(w, r, invalid{{Field: field, Message: message, Code: "parameter.invalid"}}.or(codeInvalidParameter))
+	return err.Error()
 }
 
 func (a *api) noRoute(w http.ResponseWriter, r *http.Request) {

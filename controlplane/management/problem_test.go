@@ -96,6 +96,15 @@ func TestProblems(t *testing.T) {
 			`{"name":"-bad-","loadout":{"name":""},"labels":{"":"x"},"env":{"A=B":"secret value"}}`, nil, 422},
 		{"state", "GET", "/instances?state=asleep&label=a%3Db%3Dc%28", "", "", nil, 400},
 		{"limit", "GET", "/instances?limit=0", "", "", nil, 400},
+		{"follow_no_bool", "GET", "/instances/demo/console?follow=perhaps", "", "", nil, 400},
+		{"limit_too_large", "GET", "/instances?limit=99999999999999999999", "", "", nil, 400},
+		{"body_ends", "POST", "/instances", "application/json", `{"loadout":`, nil, 400},
+		{"wrong_types", "POST", "/instances", "application/json", `{"loadout":[],"labels":"a=b"}`, nil, 400},
+		{"wrong_label", "POST", "/instances", "application/json", `{"loadout":{"name":"m"},"labels":{"a":true}}`, nil, 400},
+		{"next_step", "POST", "/instances/demo:resume", "", "", fails(fault(instance.Caller, "instance.state",
+			"start it with `sandboxctl start demo`", errors.New("cannot resume an instance that is stopped"))), 409},
+		{"unknown_parameter", "GET", "/instances?stat=running&limit=1&limit=2", "", "", nil, 400},
+		{"no_parameters", "GET", "/version?verbose=1", "", "", nil, 400},
 		{"limit_no_number", "GET", "/instances?limit=many", "", "", nil, 400},
 		{"cursor", "GET", "/instances?cursor=%21", "", "", nil, 400},
 		{"cursor_of_another_list", "GET", "/operations?cursor=" + cursorOf("i."+sampleID), "", "", nil, 400},
@@ -221,15 +230,17 @@ func TestLogHoldsNoSecrets(t *testing.T) {
 		return fleet.Operation{}, errors.New("does not work")
 	}}
 	h := admin(management.New(config(f, &log)))
-	r := httptest.NewRequest(http.MethodPost, managementv1.BasePath+"/instances?token=hush-query",
-		strings.NewReader(`{"loadout":{"name":"minimal"},"env":{"KEY":"hush-env"}}`))
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Authorization", "Bearer hush-token")
-	r.Header.Set("X-Request-Id", "forged\nline")
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	if w.Code != http.StatusInternalServerError {
-		t.Fatalf("status %d", w.Code)
+	for query, status := range map[string]int{"": http.StatusInternalServerError, "?token=hush-query": http.StatusBadRequest} {
+		r := httptest.NewRequest(http.MethodPost, managementv1.BasePath+"/instances"+query,
+			strings.NewReader(`{"loadout":{"name":"minimal"},"env":{"KEY":"hush-env"}}`))
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Authorization", "Bearer hush-token")
+		r.Header.Set("X-Request-Id", "forged\nline")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != status || strings.Contains(w.Body.String(), "hush") {
+			t.Fatalf("%q: status %d: %s", query, w.Code, w.Body)
+		}
 	}
 	if strings.Contains(log.String(), "hush") || strings.Contains(log.String(), "forged") {
 		t.Errorf("log holds a secret:\n%s", log.String())

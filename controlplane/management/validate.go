@@ -55,6 +55,9 @@ func (a *api) ValidateLoadout(w http.ResponseWriter, r *http.Request, _ manageme
 			a.fail(w, r, err)
 			return
 		}
+		for _, lack := range a.Host.Lacks(r.Context(), resolved) {
+			v.Warnings = append(v.Warnings, managementv1.LoadoutFinding{File: body.Name, Field: lack.Field, Rule: inHTTP(lack.Message)})
+		}
 		a.answer(w, r, http.StatusOK, v)
 	}
 }

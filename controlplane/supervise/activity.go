@@ -99,6 +99,8 @@ func (s *Supervisor) take(ctx context.Context, r *Request) {
 	s.log.DebugContext(ctx, "request", "event", r.Event, "phase", phase, "answer", v.answer, "begun", v.begin)
 	switch {
 	case v.answer == instance.Ignored:
+		// Who asked learns from it that there was nothing to do.
+		_ = r.mark(ctx, Step{Name: string(r.Event), Mark: string(converge.Skipped)}) // its tracker logs it
 		r.end(ctx, nil)
 	case v.answer == instance.Denied:
 		r.end(ctx, denied(s.Record().Name, v.reason))

@@ -33,7 +33,7 @@ func consoleOf(ctx context.Context, m vm.Instance) string {
 	return m.Diagnose(ctx).Console
 }
 
-func machineEnded(ctx context.Context, m vm.Instance, exit vm.Exit) error {
+func machineEnded(ctx context.Context, m vm.Instance, r Record, exit vm.Exit) error {
 	code, blame := codeEnded, instance.Guest
 	switch exit.Reason {
 	case vm.ExitPowerOff, vm.ExitDestroyed:
@@ -49,18 +49,39 @@ func machineEnded(ctx context.Context, m vm.Instance, exit vm.Exit) error {
 		err = fmt.Errorf("the machine ended: %s (%s)", exit.Reason, exit.Detail)
 	}
 	return &instance.Fault{
-		Blame: blame, Code: code, Hint: "start it again; the end of its console says more: `sandboxctl logs`",
-		Console: consoleOf(ctx, m), Err: err,
+		Blame: blame, Code: code, Console: consoleOf(ctx, m), Err: err,
+		Hint: fmt.Sprintf("start it again with `sandboxctl start %s`; `sandboxctl logs %s` shows the end of its console", r.Name, r.Name),
 	}
 }
 
-func noAnswer(ctx context.Context, m vm.Instance, after time.Duration, last error) error {
+func noAnswer(ctx context.Context, m vm.Instance, r Record, after time.Duration, last error) error {
 	return &instance.Fault{
 		Blame: instance.Guest, Code: codeNoAnswer,
-		Hint:    "look at its console, or raise readiness.setup_timeout_seconds in the loadout",
+		Hint:    fmt.Sprintf("%s; `sandboxctl logs %s` shows the end of its console", raiseTimeout, r.Name),
 		Console: consoleOf(ctx, m),
 		Err:     fmt.Errorf("the agent did not answer within %s: %w", after, last),
 	}
+}
+
+const raiseTimeout = "raise readiness.setup_timeout_seconds in the loadout if it needs longer"
+
+// nothingLeft changes what is to be done about the failure of a create that
+// has been undone: its machine is gone, and the end of its console is with the
+// operation alone.
+func nothingLeft(err error, operation string) error {
+	var f *instance.Fault
+	if operation == "" || !errors.As(err, &f) || f.Console == "" {
+		return err
+	}
+	const form = "%s; `sandboxctl ops show %s` shows the end of its console"
+	after := *f
+	switch f.Code {
+	case codeNoAnswer:
+		after.Hint = fmt.Sprintf(form, raiseTimeout, operation)
+	case codeEnded, codeKilled, codePanicked, codePoweredOff:
+		after.Hint = fmt.Sprintf(form, "nothing is left of it, make it anew", operation)
+	}
+	return &after
 }
 
 // silentFault is that of a running machine whose agent does not answer.
@@ -72,7 +93,7 @@ func silentFault(r Record, after time.Duration, console string, last error) erro
 	return &instance.Fault{
 		Blame: instance.Guest, Code: codeSilent, Console: console, Err: err,
 		Hint: fmt.Sprintf("it may be busy or have hung: `sandboxctl logs %s` shows its console, "+
-			"`sandboxctl restart --force %s` starts it anew", r.Name, r.Name),
+			"`sandboxctl stop --force %s` and then `sandboxctl start %s` begin it anew", r.Name, r.Name, r.Name),
 	}
 }
 
@@ -93,7 +114,10 @@ func bootFault(ctx context.Context, m vm.Instance, err error) error {
 	if errors.As(err, &f) {
 		return err
 	}
-	return &instance.Fault{Blame: instance.Host, Code: "machine.start", Console: consoleOf(ctx, m), Err: err}
+	return &instance.Fault{
+		Blame: instance.Host, Code: "machine.start", Console: consoleOf(ctx, m), Err: err,
+		Hint: "`sandboxctl doctor` says what the provider lacks",
+	}
 }
 
 // Lost is the fault of an instance whose machine and disk are not there.

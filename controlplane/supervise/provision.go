@@ -50,7 +50,7 @@ func (s *Supervisor) provision(ctx context.Context, r *Request) (instance.Event,
 		if rmErr := p.vanish(ctx); rmErr != nil {
 			return instance.GaveUp, errors.Join(err, rmErr)
 		}
-		return removedEvent, err
+		return removedEvent, nothingLeft(err, p.r.ID)
 	case cause != nil: // where it is bound for has been stored
 		return instance.PoweredOff, err
 	}
@@ -91,7 +91,10 @@ func (p *provisioning) image(ctx context.Context) error {
 	}
 	p.files, err = p.s.cfg.Images.Ensure(ctx, ref)
 	if err != nil {
-		return &instance.Fault{Blame: instance.Host, Code: "image.unusable", Err: err}
+		return &instance.Fault{
+			Blame: instance.Host, Code: "image.unusable", Err: err,
+			Hint: "bring a good one into the image directory of sandboxd, which `sandboxctl doctor` names",
+		}
 	}
 	return nil
 }
@@ -234,11 +237,11 @@ func (s *Supervisor) connect(ctx context.Context, timeout time.Duration) (*agent
 	if err != nil {
 		select {
 		case exit := <-ended:
-			return nil, machineEnded(ctx, m, exit)
+			return nil, machineEnded(ctx, m, s.Record(), exit)
 		default:
 		}
 		if errors.Is(context.Cause(ctx), errNoAnswer) {
-			return nil, noAnswer(ctx, m, timeout, err)
+			return nil, noAnswer(ctx, m, s.Record(), timeout, err)
 		}
 		return nil, err
 	}

@@ -238,7 +238,7 @@ func (s *Supervisor) Link(ctx context.Context) (*agentlink.Link, error) {
 		case <-ctx.Done():
 			return nil, &instance.Fault{
 				Blame: instance.Host, Code: "instance.not_ready",
-				Hint: "try again when `sandboxctl show` says running",
+				Hint: fmt.Sprintf("try again when `sandboxctl show %s` says running", s.Record().Name),
 				Err:  fmt.Errorf("cannot reach the agent of %q: it is %s: %w", s.Record().Name, phase, ctx.Err()),
 			}
 		}

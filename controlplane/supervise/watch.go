@@ -193,7 +193,7 @@ func (s *Supervisor) ended(ctx context.Context, r report) {
 	if r.exit.Reason == vm.ExitPowerOff || r.exit.Reason == vm.ExitDestroyed {
 		event = instance.PoweredOff
 	}
-	s.apply(ctx, none, event, machineEnded(ctx, m, r.exit))
+	s.apply(ctx, none, event, machineEnded(ctx, m, s.Record(), r.exit))
 }
 
 // setHealth says what is wrong with a machine whose phase does not show it.

@@ -118,6 +118,8 @@ var arrows = []arrow{
 	{"controlplane/cmd/sandboxd", "loadouts/...", "wires everything"},
 	{"controlplane/cmd/sandboxctl/...", "controlplane/cmd/sandboxctl/...", "the parts of one program"},
 	{"controlplane/cmd/sandboxctl/...", "api/management/v1", "is a client of it"},
+	{"controlplane/cmd/sandboxctl", "controlplane/cmd/cmdline", "refuses a wrong command line as sandboxd does"},
+	{"controlplane/cmd/sandboxctl", "controlplane/instance", "shows the next step of a token file that is not fit"},
 	{"controlplane/cmd/sandboxctl", "controlplane/auth", "reads the token file of the own host"},
 	{"controlplane/cmd/sandboxctl", "controlplane/auth/localhost", "finds the daemon of the own host"},
 	{"controlplane/cmd/sandboxctl", "controlplane/signing", "verifies cards"},

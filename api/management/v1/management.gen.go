@@ -270,8 +270,13 @@ type Host struct {
 	Checks []Check `json:"checks"`
 
 	// Host Example: host-1
-	Host   string  `json:"host"`
-	Images []Image `json:"images"`
+	Host string `json:"host"`
+
+	// ImageDir Where the images are.
+	//
+	// Example: /var/lib/agentic-sandbox/images
+	ImageDir string  `json:"image_dir,omitempty,omitzero"`
+	Images   []Image `json:"images"`
 
 	// Instances Example: 3
 	Instances int        `json:"instances"`
@@ -603,7 +608,7 @@ type OperationStep struct {
 	// Cause Why it failed.
 	Cause string `json:"cause,omitempty,omitzero"`
 
-	// Mark `began`, `skipped`, `did`, `failed` or `undone`.
+	// Mark `began`, `skipped`, `did`, `failed` or `undone`. Of a request for what is so already, the only step is skipped.
 	//
 	// Example: did
 	Mark string `json:"mark"`
@@ -1199,7 +1204,8 @@ type ClientInterface interface {
 	// ValidateLoadoutWithBody Check a loadout and combine it with its parents
 	//
 	// Answers `200` also for a loadout that is not valid, with every broken rule and its
-	// place. Nothing is stored.
+	// place. Of a valid one the warnings say what this host lacks for it now, such as an
+	// image or a provider. Nothing is stored.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1209,7 +1215,8 @@ type ClientInterface interface {
 	// ValidateLoadout Check a loadout and combine it with its parents
 	//
 	// Answers `200` also for a loadout that is not valid, with every broken rule and its
-	// place. Nothing is stored.
+	// place. Of a valid one the warnings say what this host lacks for it now, such as an
+	// image or a provider. Nothing is stored.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1668,7 +1675,8 @@ func (c *Client) GetLoadout(ctx context.Context, name string, reqEditors ...Requ
 // ValidateLoadoutWithBody Check a loadout and combine it with its parents
 //
 // Answers `200` also for a loadout that is not valid, with every broken rule and its
-// place. Nothing is stored.
+// place. Of a valid one the warnings say what this host lacks for it now, such as an
+// image or a provider. Nothing is stored.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1688,7 +1696,8 @@ func (c *Client) ValidateLoadoutWithBody(ctx context.Context, params *ValidateLo
 // ValidateLoadout Check a loadout and combine it with its parents
 //
 // Answers `200` also for a loadout that is not valid, with every broken rule and its
-// place. Nothing is stored.
+// place. Of a valid one the warnings say what this host lacks for it now, such as an
+// image or a provider. Nothing is stored.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -3653,7 +3662,8 @@ type ClientWithResponsesInterface interface {
 	// ValidateLoadoutWithBodyWithResponse Check a loadout and combine it with its parents
 	//
 	// Answers `200` also for a loadout that is not valid, with every broken rule and its
-	// place. Nothing is stored.
+	// place. Of a valid one the warnings say what this host lacks for it now, such as an
+	// image or a provider. Nothing is stored.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -3663,7 +3673,8 @@ type ClientWithResponsesInterface interface {
 	// ValidateLoadoutWithResponse Check a loadout and combine it with its parents
 	//
 	// Answers `200` also for a loadout that is not valid, with every broken rule and its
-	// place. Nothing is stored.
+	// place. Of a valid one the warnings say what this host lacks for it now, such as an
+	// image or a provider. Nothing is stored.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5540,7 +5551,8 @@ func (c *ClientWithResponses) GetLoadoutWithResponse(ctx context.Context, name s
 // ValidateLoadoutWithBodyWithResponse Check a loadout and combine it with its parents
 //
 // Answers `200` also for a loadout that is not valid, with every broken rule and its
-// place. Nothing is stored.
+// place. Of a valid one the warnings say what this host lacks for it now, such as an
+// image or a provider. Nothing is stored.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -5556,7 +5568,8 @@ func (c *ClientWithResponses) ValidateLoadoutWithBodyWithResponse(ctx context.Co
 // ValidateLoadoutWithResponse Check a loadout and combine it with its parents
 //
 // Answers `200` also for a loadout that is not valid, with every broken rule and its
-// place. Nothing is stored.
+// place. Of a valid one the warnings say what this host lacks for it now, such as an
+// image or a provider. Nothing is stored.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,34 +18,36 @@ import (
 // action is a command that does the same with every machine it is given.
 type action struct {
 	verb, past, short string
-	ask               func(ctx context.Context, c *connection, ref string) (*http.Response, error)
+	// already is said of a machine that was so before; empty where that cannot be.
+	already string
+	ask     func(ctx context.Context, c *connection, ref string) (*http.Response, error)
 }
 
 func (a *app) actionCommands() []*cobra.Command {
 	var force bool
 	var commands []*cobra.Command
 	for _, act := range []action{
-		{"start", "started", "Boot stopped or failed machines from their disks",
+		{"start", "started", "Boot stopped or failed machines from their disks", "runs already",
 			func(ctx context.Context, c *connection, ref string) (*http.Response, error) {
 				return c.api.StartInstance(ctx, ref, nil)
 			}},
-		{"stop", "stopped", "End machines and keep their disks",
+		{"stop", "stopped", "End machines and keep their disks", "has stopped already",
 			func(ctx context.Context, c *connection, ref string) (*http.Response, error) {
 				return c.api.StopInstance(ctx, ref, &managementv1.StopInstanceParams{Force: given(force)})
 			}},
-		{"restart", "restarted", "End machines in order and boot them again",
+		{"restart", "restarted", "End machines in order and boot them again", "",
 			func(ctx context.Context, c *connection, ref string) (*http.Response, error) {
 				return c.api.RestartInstance(ctx, ref, nil)
 			}},
-		{"pause", "paused", "Stop machines' processors and keep their memory",
+		{"pause", "paused", "Stop machines' processors and keep their memory", "is paused already",
 			func(ctx context.Context, c *connection, ref string) (*http.Response, error) {
 				return c.api.PauseInstance(ctx, ref, nil)
 			}},
-		{"resume", "resumed", "Let paused machines go on",
+		{"resume", "resumed", "Let paused machines go on", "runs already",
 			func(ctx context.Context, c *connection, ref string) (*http.Response, error) {
 				return c.api.ResumeInstance(ctx, ref, nil)
 			}},
-		{"rm", "removed", "Remove machines and everything of them",
+		{"rm", "removed", "Remove machines and everything of them", "",
 			func(ctx context.Context, c *connection, ref string) (*http.Response, error) {
 				return c.api.DeleteInstance(ctx, ref, nil)
 			}},
@@ -109,12 +112,21 @@ func (a *app) each(ctx context.Context, refs []string, act action, noWait bool) 
 		}
 		// One for each machine: a stream of results, not a list.
 		if a.forPeople() {
-			fmt.Fprintf(a.stdout, "%s %s\n", terminal.Line(end.InstanceName), act.past)
+			fmt.Fprintf(a.stdout, "%s %s\n", terminal.Line(end.InstanceName), act.done(end))
 		} else if err := f.print(end, end.InstanceName, nil); err != nil {
 			return err
 		}
 	}
 	return joined(failures)
+}
+
+// done says what came of it, in a word or two after the machine's name.
+func (act action) done(op managementv1.Operation) string {
+	idle := len(op.Steps) > 0 && !slices.ContainsFunc(op.Steps, func(s managementv1.OperationStep) bool { return s.Mark != "skipped" })
+	if idle && act.already != "" {
+		return act.already
+	}
+	return act.past
 }
 
 // see follows an operation to its end and shows on a terminal how far it is.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/cmdline"
 )
 
 // version is set by the linker.
@@ -112,7 +114,7 @@ func (a *app) root() *cobra.Command {
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &exitError{exitUsage, withRemedy(err, "see: "+cmd.CommandPath()+" --help")}
+		return &exitError{exitUsage, withRemedy(cmdline.FlagError(err), "see: "+cmd.CommandPath()+" --help")}
 	})
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.server, "server", "", "address of the server (SANDBOX_SERVER)")
@@ -135,6 +137,7 @@ func (a *app) root() *cobra.Command {
 		a.eventsCommand(), a.opsCommand(), a.loadoutsCommand(), a.imagesCommand(), a.providersCommand(),
 		a.orphansCommand(), a.doctorCommand(), a.configCommand(), a.versionCommand(), exitCodesTopic(),
 	)
+	cmdline.Strict(root)
 	a.usageErrors(root)
 	return root
 }

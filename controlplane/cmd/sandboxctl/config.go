@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/settings"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/terminal"
 )
 
 const configLong = `Keep the servers you work with, each under the name of a context.
@@ -46,7 +48,10 @@ func readSettings() (settings.File, string, error) {
 		return settings.File{}, "", err
 	}
 	f, err := settings.Read(path)
-	return f, path, mendSettings(err)
+	if err = mendSettings(err); err != nil && remedyOf(err) == "" && !errors.Is(err, fs.ErrPermission) {
+		err = withRemedy(err, "correct that file, or move it away and keep the servers anew: sandboxctl config set-context --help")
+	}
+	return f, path, err
 }
 
 func mendSettings(err error) error {
@@ -155,6 +160,9 @@ func (a *app) configSetContext() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("token-file") && a.tokenFile != "" {
+				a.warnOfToken(a.tokenFile)
+			}
 			return a.changeSettings(args[0], "set", func(f *settings.File) error {
 				c := f.Contexts[args[0]]
 				change(&c)
@@ -172,6 +180,14 @@ func (a *app) configSetContext() *cobra.Command {
 	cmd.Flags().BoolVar(&tokenStdin, "token-stdin", false, "keep the token in the configuration, read from standard input")
 	cmd.Flags().BoolVar(&use, "use", false, "make it the current context as well")
 	return cmd
+}
+
+// warnOfToken says what will keep a token file from being used. It may be
+// written later, so that is no error.
+func (a *app) warnOfToken(path string) {
+	if _, err := readToken(path); err != nil {
+		a.note("warning: %s\n  %s", terminal.Text(err.Error()), terminal.Text(inCommands(remedyOf(err))))
+	}
 }
 
 const maxToken = 4096

@@ -137,7 +137,10 @@ func problemOf(resp *http.Response, body []byte) error {
 			"is SANDBOX_SERVER the address of a sandboxd?")
 	}
 	p.Status = resp.StatusCode
-	if resp.StatusCode == http.StatusUnauthorized {
+	switch {
+	case p.Code == "request.no_route", p.Code == "request.path":
+		p.Remediation = "look at the name; if it is right, see whether the server is of another version: sandboxctl version"
+	case resp.StatusCode == http.StatusUnauthorized:
 		p.Remediation = "run this as the user that runs sandboxd, or set SANDBOX_TOKEN to a token of this server"
 	}
 	return &problemError{p}

@@ -79,7 +79,7 @@ func (a *app) examineServer(ctx context.Context, c *connection, host *management
 		})
 	}
 	if c.stateDir != "" {
-		checks = append(checks, fromLocal(doctor.Permissions(c.stateDir))...)
+		checks = append(checks, fromLocal(doctor.Permissions(c.stateDir, host.ImageDir))...)
 	}
 	found := slices.Clone(host.Checks)
 	if orphans, err := c.orphans(ctx); err == nil {
@@ -148,8 +148,8 @@ func writeCheck(w io.Writer, c managementv1.Check) {
 	mark := map[managementv1.CheckStatus]string{
 		managementv1.CheckOK: "ok     ", managementv1.CheckWarning: "WARNING", managementv1.CheckError: "ERROR  ",
 	}[c.Status]
-	fmt.Fprintf(w, "%s  %s: %s\n", mark, terminal.Line(c.Name), terminal.Line(c.Detail))
+	fmt.Fprintf(w, "%s  %s: %s\n", mark, terminal.Line(c.Name), terminal.Line(inCommands(c.Detail)))
 	for line := range strings.Lines(c.Remediation) {
-		fmt.Fprintf(w, "         → %s\n", terminal.Line(strings.TrimRight(line, "\n")))
+		fmt.Fprintf(w, "         → %s\n", terminal.Line(inCommands(strings.TrimRight(line, "\n"))))
 	}
 }

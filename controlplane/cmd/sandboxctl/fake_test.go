@@ -21,6 +21,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/management"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/management/once"
+	"agentic-sandbox.aiwg.io/sandbox/loadouts"
 )
 
 // fakeServer is a server whose machines exist in memory only.
@@ -366,6 +367,13 @@ func (f *fakeServer) Orphans(context.Context) ([]fleet.Orphan, error) {
 }
 
 func (f *fakeServer) RemoveOrphan(context.Context, instance.ID) error { return nil }
+
+func (f *fakeServer) Lacks(_ context.Context, l *loadouts.Resolved) []fleet.FieldError {
+	if l.Name == "lacking" {
+		return []fleet.FieldError{{Field: "image", Code: "image.not_found", Message: "there is none (`sandboxctl images` lists what there is)"}}
+	}
+	return nil
+}
 
 func (f *fakeServer) Facts(context.Context) (fleet.HostFacts, error) {
 	return fleet.HostFacts{

@@ -230,11 +230,10 @@ func instanceFields(i managementv1.Instance) [][2]string {
 		{"when idle", idleText(i.Idle)},
 		{"ends", moment(i.ExpiresAt)},
 	}
+	fields = append(fields, guestFields(i)...)
 	if i.Guest.AgentVersion != "" {
 		fields = append(fields,
-			[2]string{"guest", fmt.Sprintf("%s, kernel %s", i.Guest.Os, i.Guest.Kernel)},
-			[2]string{"agent", fmt.Sprintf("%s, %s, answered after %d ms", i.Guest.AgentVersion, i.Guest.Containment, i.Guest.BootMs)},
-		)
+			[2]string{"agent", fmt.Sprintf("%s, %s, answered after %d ms", i.Guest.AgentVersion, i.Guest.Containment, i.Guest.BootMs)})
 	}
 	if i.Restarts > 0 {
 		fields = append(fields, [2]string{"restarts", strconv.Itoa(i.Restarts)})
@@ -246,6 +245,14 @@ func instanceFields(i managementv1.Instance) [][2]string {
 		[2]string{"created", moment(i.CreatedAt)},
 		[2]string{"changed", moment(i.UpdatedAt)},
 	)
+}
+
+// guestFields are what the guest says it is.
+func guestFields(i managementv1.Instance) [][2]string {
+	if i.Guest.Os == "" && i.Guest.Kernel == "" {
+		return nil
+	}
+	return [][2]string{{"guest", fmt.Sprintf("%s, kernel %s", i.Guest.Os, i.Guest.Kernel)}}
 }
 
 func idleText(i managementv1.Idle) string {

@@ -119,14 +119,15 @@ func findingText(f managementv1.LoadoutFinding) string {
 	if f.Field != "" {
 		text += ": " + f.Field
 	}
-	return text + ": " + f.Rule
+	return text + ": " + inCommands(f.Rule)
 }
 
 func (a *app) loadoutsValidateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "validate LOADOUT...", Short: "Check loadouts and say every broken rule and its place",
 		Long: "Check loadouts, each a file as `sandboxctl up` takes it or a name of the catalog.\n" +
-			"Every broken rule is one line, file:line:column: field: rule, on standard output.\n\n" +
+			"Every broken rule is one line, file:line:column: field: rule, on standard output.\n" +
+			"A warning tells what this server lacks for it now, such as an image or a provider.\n\n" +
 			"Exit status: 0 when all are valid, 6 when one is not.",
 		Args: cobra.MinimumNArgs(1), ValidArgsFunction: a.completing(loadoutsAndFiles),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -48,9 +48,9 @@ func (a *app) main(ctx context.Context, args []string) int {
 	if a.interrupted() && errors.Is(err, context.Canceled) {
 		code = exitInterrupted
 	}
-	fmt.Fprintf(a.stderr, "sandboxctl: %s\n", terminal.Text(err.Error()))
+	fmt.Fprintf(a.stderr, "sandboxctl: %s\n", terminal.Text(inCommands(err.Error())))
 	if next := remedyOf(err); next != "" {
-		fmt.Fprintf(a.stderr, "  %s\n", strings.ReplaceAll(terminal.Text(next), "\n", "\n  "))
+		fmt.Fprintf(a.stderr, "  %s\n", strings.ReplaceAll(terminal.Text(inCommands(next)), "\n", "\n  "))
 	}
 	return code
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/terminal"
 )
 
 // follow watches an operation to its end and tells every change. A stream
@@ -191,6 +192,9 @@ func operationResult(op managementv1.Operation) result {
 			text += ": " + s.Cause
 		}
 		r.fields = append(r.fields, [2]string{"step " + s.Name, text})
+	}
+	if op.Fault.Console != "" {
+		r.text = "\nend of the console:\n" + indent(terminal.Text(op.Fault.Console))
 	}
 	return r
 }

@@ -112,7 +112,7 @@ func printTable(w io.Writer, rows [][]string) error {
 func cells(row []string) []string {
 	out := make([]string, len(row))
 	for i, cell := range row {
-		if out[i] = terminal.Line(cell); out[i] == "" {
+		if out[i] = terminal.Line(inCommands(cell)); out[i] == "" {
 			out[i] = "-"
 		}
 	}
@@ -126,7 +126,7 @@ func printFields(w io.Writer, fields [][2]string) error {
 		if f[1] == "" {
 			continue
 		}
-		if _, err := fmt.Fprintf(tw, "%s:\t%s\n", f[0], terminal.Line(f[1])); err != nil {
+		if _, err := fmt.Fprintf(tw, "%s:\t%s\n", f[0], terminal.Line(inCommands(f[1]))); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth/localhost"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/settings"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
 // startIt says how to start the server that keeps its state in stateDir; empty
@@ -85,19 +86,29 @@ func (a *app) resolve() (*connection, error) {
 func (a *app) token(p place) (string, error) {
 	ofContext := func() (string, error) {
 		if p.context.TokenFile != "" {
-			return auth.ReadToken(p.context.TokenFile)
+			return readToken(p.context.TokenFile)
 		}
 		return p.context.Token, nil
 	}
 	switch {
 	case a.tokenFile != "":
-		return auth.ReadToken(a.tokenFile)
+		return readToken(a.tokenFile)
 	case p.explicit:
 		return ofContext()
 	case os.Getenv("SANDBOX_TOKEN") != "":
 		return os.Getenv("SANDBOX_TOKEN"), nil
 	}
 	return ofContext()
+}
+
+// readToken reads a token and says what to do about a file that is not fit.
+func readToken(path string) (string, error) {
+	token, err := auth.ReadToken(path)
+	var fault *instance.Fault
+	if errors.As(err, &fault) {
+		return "", withRemedy(fault.Err, fault.Hint)
+	}
+	return token, err
 }
 
 // discover looks for a server of this host, and for the token of the server
@@ -146,11 +157,13 @@ func (c *connection) discover(stateDir string) error {
 	if c.token != "" {
 		return nil
 	}
-	token, err := auth.ReadToken(chosen.TokenFile)
-	if errors.Is(err, fs.ErrPermission) {
+	token, err := readToken(chosen.TokenFile)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
 		return &exitError{exitUnreachable, withRemedy(err, "run this as the user that runs sandboxd, or set SANDBOX_TOKEN")}
-	}
-	if err != nil {
+	case errors.Is(err, fs.ErrNotExist):
+		return &exitError{exitUnreachable, withRemedy(err, "restart sandboxd, which makes a new one, or set SANDBOX_TOKEN")}
+	case err != nil:
 		return err
 	}
 	c.token = token

@@ -118,9 +118,9 @@ func (a *app) up(ctx context.Context, loadout string, o upOptions) error {
 			return err
 		}
 	}
-	return a.print(result{value: i, names: []string{i.Name}, fields: [][2]string{
+	return a.print(result{value: i, names: []string{i.Name}, fields: append([][2]string{
 		{"name", i.Name}, {"id", i.Id}, {"A2A address", i.A2aUrl},
-	}})
+	}, guestFields(i)...)})
 }
 
 // upError says what to do about a loadout that is not there or not valid.

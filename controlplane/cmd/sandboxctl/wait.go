@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,7 +33,7 @@ func (a *app) waitCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			states := append(instanceStates(), stateDeleted)
 			if !slices.Contains(states, state) {
-				return usagef(fmt.Sprintf("choose one of %v", states), "cannot wait for %q: it is no state", state)
+				return usagef("choose one of "+strings.Join(states, ", "), "cannot wait for %q: it is no state", state)
 			}
 			c, err := a.connect()
 			if err != nil {

@@ -173,7 +173,7 @@ func oneOf(flag, got string, want ...string) error {
 	if slices.Contains(want, got) {
 		return nil
 	}
-	return fmt.Errorf("%s %q: want one of %v", flag, got, want)
+	return fmt.Errorf("%s %q: want one of %s", flag, got, strings.Join(want, ", "))
 }
 
 func newLogger(c config, w *os.File) *slog.Logger {

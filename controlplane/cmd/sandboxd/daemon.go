@@ -84,7 +84,7 @@ func open(ctx context.Context, c config, log *slog.Logger) (_ *daemon, err error
 	d.fleet = fleet.New(fleet.Config{
 		Store: d.db.Fleet(), Keeper: d.db.Fleet(), Images: images,
 		Drivers: d.drivers, Default: providerLibvirt, Catalog: catalog.Lookup, Tasks: d.db,
-		Log: log, Version: version, Host: host, StateDir: c.StateDir, Now: time.Now,
+		Log: log, Version: version, Host: host, StateDir: c.StateDir, ImageDir: c.ImageDir, Now: time.Now,
 		OrphanGrace: c.Fleet.OrphanGrace, AcceptEmpty: c.Fleet.AcceptEmpty,
 	})
 	// The engine must outlive ctx by the drain: what guests say while the

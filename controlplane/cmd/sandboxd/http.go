@@ -33,6 +33,9 @@ func (d *daemon) handler(url string) http.Handler {
 	// What the API is like is no secret, and people read it before they have a token.
 	r.Handle(managementv1.BasePath+"/openapi.yaml", management.Document()).Methods(http.MethodGet, http.MethodHead)
 	r.PathPrefix(docsPath).Handler(apiDocs(d.log)).Methods(http.MethodGet, http.MethodHead)
+	for _, path := range []string{"/", managementv1.BasePath, managementv1.BasePath + "/"} {
+		r.HandleFunc(path, welcome).Methods(http.MethodGet, http.MethodHead)
+	}
 	r.PathPrefix("/agents/").Handler(agents)
 	r.PathPrefix(managementv1.BasePath).Handler(admins)
 	r.NotFoundHandler = admins // its 404 is a problem document
@@ -41,6 +44,15 @@ func (d *daemon) handler(url string) http.Handler {
 
 // docsPath is where people read what the API can do.
 const docsPath = managementv1.BasePath + "/docs"
+
+// welcome tells who asks at the root, perhaps before having a token, where to
+// read on.
+func welcome(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]string{
+		"name": "agentic-sandbox", "documentation": docsPath, "openapi": managementv1.BasePath + "/openapi.yaml",
+		"health": "/healthz", "ready": "/readyz",
+	})
+}
 
 // apiDocs is the page that shows the management API.
 func apiDocs(log *slog.Logger) http.Handler {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/cmdline"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm/kvm"
 )
@@ -39,7 +40,13 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &instance.Fault{
+			Blame: instance.Caller, Code: "flag.invalid", Hint: "see: " + cmd.CommandPath() + " --help", Err: cmdline.FlagError(err),
+		}
+	})
 	cmd.AddCommand(serveCommand(), keysCommand(), tokensCommand(), versionCommand(), kvmProbeCommand())
+	cmdline.Strict(cmd)
 	return cmd
 }
 

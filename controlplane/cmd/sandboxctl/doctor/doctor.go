@@ -81,7 +81,7 @@ func Local(ctx context.Context, o Options) []Check {
 	if os.Getuid() == 0 {
 		checks = append(checks, account(o.User))
 	}
-	checks = append(checks, Permissions(o.StateDir)...)
+	checks = append(checks, Permissions(o.StateDir, filepath.Join(o.StateDir, "images"))...)
 	rank := map[string]int{Error: 0, Warning: 1, OK: 2}
 	slices.SortStableFunc(checks, func(a, b Check) int { return cmp.Compare(rank[a.Status], rank[b.Status]) })
 	return checks

@@ -53,7 +53,7 @@ func TestHostWithoutAnything(t *testing.T) {
 	all := h.see()
 	for name, want := range map[string]string{
 		"sandboxd": doctor.Error, "qemu": doctor.Error, "libvirt": doctor.Error, "kvm": doctor.Warning, "vsock": doctor.OK,
-		"state directory": doctor.OK,
+		"state directory": doctor.OK, "image directory": doctor.Warning,
 	} {
 		if all[name].Status != want {
 			t.Errorf("%s: %+v, want %s", name, all[name], want)
@@ -159,7 +159,7 @@ func TestPermissions(t *testing.T) {
 	if c := h.see()["image directory"]; os.Getuid() == 0 && (c.Status != doctor.Warning || !strings.Contains(c.Remedy, "chmod o+x")) {
 		t.Errorf("%+v", c)
 	}
-	if c := doctor.Permissions(token)[0]; c.Status != doctor.Error || !strings.Contains(c.Detail, "no directory") {
+	if c := doctor.Permissions(token, "")[0]; c.Status != doctor.Error || !strings.Contains(c.Detail, "no directory") {
 		t.Errorf("%+v", c)
 	}
 }

@@ -11,12 +11,13 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
 )
 
-// Permissions looks at who may use a daemon's directories.
-func Permissions(dir string) []Check {
+// Permissions looks at who may use a daemon's directories: that of its state,
+// and that of its images.
+func Permissions(dir, images string) []Check {
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return []Check{{"state directory", OK, dir + " will be made when sandboxd starts", ""}}
+		return append([]Check{{"state directory", OK, dir + " will be made when sandboxd starts", ""}}, imageDir(images)...)
 	case err != nil:
 		return []Check{{"state directory", Error, fmt.Sprintf("cannot look at it: %v", err),
 			"run this as the user that runs sandboxd, or choose another directory with --state-dir"}}
@@ -36,21 +37,25 @@ func Permissions(dir string) []Check {
 	if _, err := auth.ReadToken(filepath.Join(dir, auth.AdminFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		checks = append(checks, Check{"admin token", Warning, err.Error(), "chmod 600 " + filepath.Join(dir, auth.AdminFile)})
 	}
-	return append(checks, imageDir(filepath.Join(dir, "images"))...)
+	return append(checks, imageDir(images)...)
 }
 
 // imageDir says whether the images are there and the hypervisor, which is
 // another user when the daemon is root, can come to them.
 func imageDir(dir string) []Check {
+	if dir == "" {
+		return nil // the server does not tell
+	}
 	names, err := os.ReadDir(filepath.Join(dir, "names"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // they may be elsewhere: sandboxd serve --image-dir
+		return []Check{{"image directory", Warning, "there are no images in " + dir,
+			"make images, and start with: sandboxd serve --image-dir .build/images; or make install"}}
 	}
 	if err != nil {
 		return []Check{{"image directory", Error, fmt.Sprintf("cannot look at it: %v", err), "run this as the user that runs sandboxd"}}
 	}
 	if len(names) == 0 {
-		return []Check{{"image directory", Warning, dir + " is empty", "make images, or start with: sandboxd serve --image-dir DIR"}}
+		return []Check{{"image directory", Warning, "no image is in " + dir, "make images, or start with: sandboxd serve --image-dir DIR"}}
 	}
 	if os.Getuid() != 0 {
 		return nil

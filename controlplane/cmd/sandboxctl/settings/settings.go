@@ -142,7 +142,7 @@ func Parse(data []byte) (File, error) {
 }
 
 // hideValues keeps what stands in the file out of an error: yaml quotes
-// values, and one may be a token.
+// values, and one may be a token. Types of Go are told in words.
 func hideValues(err error) error {
 	var wrong *yaml.TypeError
 	if !errors.As(err, &wrong) {
@@ -150,12 +150,20 @@ func hideValues(err error) error {
 	}
 	lines := make([]error, 0, len(wrong.Errors))
 	for _, text := range wrong.Errors {
+		text = unknownField.ReplaceAllString(text, `${1}unknown field "$2"`)
+		text = wantedText.ReplaceAllString(text, "${1}want a text")
+		text = wantedFields.ReplaceAllString(text, "${1}want fields with names")
 		lines = append(lines, errors.New(quoted.ReplaceAllString(text, "…")))
 	}
 	return errors.Join(lines...)
 }
 
-var quoted = regexp.MustCompile("`[^`]*`")
+var (
+	quoted       = regexp.MustCompile("`[^`]*`")
+	unknownField = regexp.MustCompile(`^(line \d+: )field (\S+) not found in type \S+$`)
+	wantedText   = regexp.MustCompile(`(?s)^(line \d+: )cannot unmarshal .* into string$`)
+	wantedFields = regexp.MustCompile(`(?s)^(line \d+: )cannot unmarshal .* into \S+$`)
+)
 
 var nameRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 

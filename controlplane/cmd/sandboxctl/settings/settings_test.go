@@ -88,14 +88,21 @@ func TestParse(t *testing.T) {
 		"contexts: {a: {state-dir: x}}":                                        "contexts.a.state-dir: want an absolute path",
 		"contexts: {'a b': {server: http://h}}":                                "is no name",
 		"contexts: {a: {server: http://h}}\ncurrent-context: b":                "is not among the contexts",
-		"contexts: {a: {server: http://h, tokens: sbx_secret}}":                "tokens not found",
-		"contexts: {a: {server: http://h, token: [sbx_secret]}}":               "cannot unmarshal",
-		"contexts: sbx_secret":                                                 "cannot unmarshal",
+		"contexts: {a: {server: http://h, tokens: sbx_secret}}":                `line 1: unknown field "tokens"`,
+		"contexts: {a: {server: http://h, token: [sbx_secret]}}":               "line 1: want a text",
+		"contexts: sbx_secret":                                                 "line 1: want fields with names",
+		"contexts: {a: [sbx_secret]}":                                          "line 1: want fields with names",
+		"contexts: {a: {server: {sbx_a: sbx_b}}}":                              "line 1: want a text",
+		"current-context: [sbx_secret]":                                        "line 1: want a text",
+		"contexst: {}":                                                         `line 1: unknown field "contexst"`,
 		"{":                                                                    "yaml",
 	} {
 		_, err := settings.Parse([]byte(text))
 		if (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "settings.") {
+			t.Errorf("%q: the error names a type of Go: %v", text, err)
 		}
 		if err != nil && strings.Contains(err.Error(), "sbx_") {
 			t.Errorf("%q: the error shows a secret: %v", text, err)
