@@ -220,7 +220,8 @@ func readTokens(path string) (tokensFile, error) {
 	damaged := func(cause error) error {
 		return &instance.Fault{
 			Blame: instance.Host, Code: "auth.tokens_damaged",
-			Hint: fmt.Sprintf("restore %s; or remove it and restart sandboxd: the token in %s stays good, all others are lost", path, AdminFile),
+			Hint: fmt.Sprintf("restore %s; or remove it and restart sandboxd: the token in %s stays good, all others are lost",
+				path, AdminFile),
 			Err:  fmt.Errorf("cannot read tokens from %q: %w", path, cause),
 		}
 	}
@@ -297,7 +298,7 @@ func readPrivate(path string, limit int64, instead string) ([]byte, error) {
 	}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrPermission) {
-		return nil, fileFault("auth.file_owner", fmt.Errorf("cannot read %q: %w", path, err), "do this as the user whom the file belongs to")
+		return nil, fileFault("auth.file_owner", fmt.Errorf("cannot read %q: %w", path, err), "do this as the user who owns the file")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read %q: %w", path, err)

@@ -91,7 +91,7 @@ func imageCheck(n int, dir string) Check {
 	if n == 0 {
 		return Check{
 			Name: "images", Status: "error", Detail: "no image is in " + dir,
-			Remedy: "`make images` builds a store into .build/images: start sandboxd with --image-dir and that directory, or `make install`",
+			Remedy: "`make images` builds some into .build/images: start sandboxd with --image-dir and that directory, or `make install`",
 		}
 	}
 	return Check{Name: "images", Status: "ok", Detail: fmt.Sprintf("%d in %s", n, dir)}

@@ -107,7 +107,8 @@ func unopenable(device string, err error) Verdict {
 	case errors.Is(err, fs.ErrNotExist):
 		return Verdict{
 			Reason: "there is no " + device,
-			Remedy: "enable virtualization in the firmware, or nested virtualization on the outer host, then: modprobe -a kvm_intel kvm_amd",
+			Remedy: "enable virtualization in the firmware, or nested virtualization on the outer host, " +
+				"then: modprobe -a kvm_intel kvm_amd",
 		}
 	case errors.Is(err, fs.ErrPermission):
 		return Verdict{
