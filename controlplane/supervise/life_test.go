@@ -39,7 +39,9 @@ func TestPauseIsStoredOnceItIsSo(t *testing.T) {
 		if err := r.do(r.request(c.e)).end(); err != nil {
 			t.Errorf("%s: %v", c.e, err)
 		}
-		r.until(c.want)
+		if r.until(c.want).Resting {
+			t.Errorf("after a %s that somebody asked for it rests", c.e)
+		}
 	}
 }
 
@@ -214,6 +216,26 @@ func TestFoundAsItIs(t *testing.T) {
 				t.Errorf("it was stored as %s, does %s, and is %+v", stored, state, got)
 			}
 		}
+	}
+}
+
+// TestStaleReportsAreDropped: what an earlier watch says is about an earlier
+// run.
+func TestStaleReportsAreDropped(t *testing.T) {
+	r := newRig(t)
+	r.running(Limits{})
+	for _, stale := range []report{
+		{kind: machineExit, watch: -1, exit: vm.Exit{Reason: vm.ExitPanic}}, {kind: linkGaveUp, watch: -1, err: errBoom},
+		{kind: linkSilent, watch: -1, state: statePaused, err: errBoom},
+	} {
+		r.s.reports <- stale
+		_ = r.s.Cancel(t.Context(), "nobody") // it is answered behind the report
+		if rec := r.s.Record(); rec.Phase != instance.Running {
+			t.Errorf("after %s of long ago it is %s", stale.kind, rec.Phase)
+		}
+	}
+	if fault, _ := r.s.Health(); fault != nil {
+		t.Errorf("its health is %v", fault)
 	}
 }
 

@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -293,5 +294,6 @@ func (r *rig) List(context.Context) ([]vm.Found, error) {
 	for id := range r.machines {
 		all = append(all, vm.Found{ID: id, Handle: handleOf(id)})
 	}
+	slices.SortFunc(all, func(a, b vm.Found) int { return cmp.Compare(a.ID, b.ID) })
 	return all, nil
 }
