@@ -79,8 +79,24 @@ func TestEventsAreBounded(t *testing.T) {
 			want++
 		}
 	}
+	if err := s.Apply(t.Context(), &fleet.Change{Events: eventsOf("default", trimEvery-int((want-1)%trimEvery))}); err != nil {
+		t.Fatal(err)
+	}
 	page, err := s.Events(t.Context(), 0, fleet.EventFilter{}, 10_000)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if len(page.Events) != trimEvery || page.Last%trimEvery != 0 {
+		t.Errorf("%d are kept when the oldest are just dropped, up to %d", len(page.Events), page.Last)
+	}
+	for range 5 {
+		c := fleet.Change{Events: eventsOf("default", trimEvery/2+7)}
+		if err := s.Apply(t.Context(), &c); err != nil {
+			t.Fatal(err)
+		}
+		want = c.Events[len(c.Events)-1].Seq + 1
+	}
+	if page, err = s.Events(t.Context(), 0, fleet.EventFilter{}, 10_000); err != nil {
 		t.Fatal(err)
 	}
 	if page.Last != want-1 || len(page.Events) < trimEvery || len(page.Events) > 2*trimEvery || page.Events[0].Seq != page.First {
