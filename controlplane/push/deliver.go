@@ -98,7 +98,6 @@ func (w *worker) turn(ctx context.Context, idle bool) (next, time.Duration) {
 	if err != nil {
 		return w.trouble(ctx, "read the task's events", err)
 	}
-	w.troubles = 0
 	for _, e := range events {
 		if n, pause := w.deliver(ctx, e); n != again {
 			return n, pause
@@ -194,6 +193,7 @@ func hostOf(raw string) string {
 // save stores the progress.
 func (w *worker) save(ctx context.Context) (next, time.Duration) {
 	if w.p.Delivered == w.saved && w.p.Failures == 0 && w.p.State == Active {
+		w.troubles = 0
 		return again, 0
 	}
 	switch err := w.s.cfg.Store.Save(ctx, w.hook.Serial, w.p); {
@@ -202,7 +202,7 @@ func (w *worker) save(ctx context.Context) (next, time.Duration) {
 	case err != nil:
 		return w.trouble(ctx, "store the progress of a webhook", err)
 	}
-	w.saved = w.p.Delivered
+	w.saved, w.troubles = w.p.Delivered, 0
 	return again, 0
 }
 

@@ -149,7 +149,7 @@ func TestGiveUp(t *testing.T) {
 		failures int
 	}{
 		"tries": {push.Limits{MaxTries: 7}, 500, 7},
-		"age":   {push.Limits{FirstRetry: time.Minute, MaxRetry: time.Minute, MaxAge: 10 * time.Minute}, 500, 0},
+		"age":   {push.Limits{FirstRetry: time.Minute, MaxRetry: time.Minute, MaxAge: 10 * time.Minute, MaxTries: 100}, 500, 0},
 		"gone":  {push.Limits{}, http.StatusGone, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -166,6 +166,9 @@ func TestGiveUp(t *testing.T) {
 			p := r.stored("t", func(p push.Progress) bool { return p.State == push.GaveUp })
 			if p.Delivered != 0 || p.Cause != fmt.Sprint("status ", c.status) || c.failures > 0 && p.Failures != c.failures || p.Failures < 1 {
 				t.Errorf("progress is %+v", p)
+			}
+			if name == "age" && p.Failures > 21 { // pauses are half a minute at least
+				t.Errorf("it was tried %d times in ten minutes", p.Failures)
 			}
 			if len(hook.all()) != p.Failures {
 				t.Error("a try was not counted")
