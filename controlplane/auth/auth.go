@@ -102,7 +102,11 @@ func RequireOr(v Verifier, denial Denial, next http.Handler) http.Handler {
 		}
 		p, ok := v.Verify(strings.TrimSpace(token))
 		if !ok {
-			deny(w, r, Challenge+`, error="invalid_token"`, "the token is not known here")
+			cause := "the token is not known here"
+			if e, ok := v.(interface{ Expired(token string) bool }); ok && e.Expired(strings.TrimSpace(token)) {
+				cause = "the token has expired"
+			}
+			deny(w, r, Challenge+`, error="invalid_token"`, cause)
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), p)))

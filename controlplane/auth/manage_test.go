@@ -171,6 +171,9 @@ func TestExpiry(t *testing.T) {
 	if _, ok := running.Verify(clear); ok {
 		t.Error("a token that has expired is still good")
 	}
+	if !running.Expired(clear) || running.Expired(clear+"x") {
+		t.Error("a token that has expired is not told from one that never was")
+	}
 }
 
 // TestDamagedChangeIsNotTaken: what was read before stays good, and it is said.

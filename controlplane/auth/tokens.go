@@ -116,6 +116,22 @@ func (t *Tokens) Created() bool { return t.created }
 // Verify returns the principal of a token. Every token is compared, each in
 // constant time, so that the time taken tells nothing.
 func (t *Tokens) Verify(token string) (Principal, bool) {
+	e, ok := t.find(token)
+	if !ok || e.over() {
+		return Principal{}, false
+	}
+	return Principal{Name: e.Name, Scopes: e.Scopes, Tenant: e.Tenant}, true
+}
+
+// Expired reports whether a token was good once. Who holds it may know.
+func (t *Tokens) Expired(token string) bool {
+	e, ok := t.find(token)
+	return ok && e.over()
+}
+
+func (e entry) over() bool { return !e.Expires.IsZero() && !time.Now().Before(e.Expires) }
+
+func (t *Tokens) find(token string) (entry, bool) {
 	hash := sha256.Sum256([]byte(token))
 	found := -1
 	entries := t.current()
@@ -125,13 +141,9 @@ func (t *Tokens) Verify(token string) (Principal, bool) {
 		}
 	}
 	if found < 0 {
-		return Principal{}, false
+		return entry{}, false
 	}
-	e := entries[found]
-	if !e.Expires.IsZero() && !time.Now().Before(e.Expires) {
-		return Principal{}, false
-	}
-	return Principal{Name: e.Name, Scopes: e.Scopes, Tenant: e.Tenant}, true
+	return entries[found], true
 }
 
 // Report has report told why tokens that were changed cannot be read. Those read before stay good until they can.
@@ -222,7 +234,7 @@ func readTokens(path string) (tokensFile, error) {
 			Blame: instance.Host, Code: "auth.tokens_damaged",
 			Hint: fmt.Sprintf("restore %s; or remove it and restart sandboxd: the token in %s stays good, all others are lost",
 				path, AdminFile),
-			Err:  fmt.Errorf("cannot read tokens from %q: %w", path, cause),
+			Err: fmt.Errorf("cannot read tokens from %q: %w", path, cause),
 		}
 	}
 	var file tokensFile
