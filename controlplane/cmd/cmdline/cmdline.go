@@ -32,6 +32,8 @@ func wanted(flag *pflag.Flag, cause error) string {
 		size = " that is not so large"
 	}
 	switch flag.Value.Type() {
+	case "string":
+		return "it once"
 	case "int", "int64":
 		return "a whole number" + size
 	case "uint64":
@@ -43,6 +45,36 @@ func wanted(flag *pflag.Flag, cause error) string {
 	}
 	return flag.Usage
 }
+
+// Once is a flag with a text that is given at most once: of two values the
+// first would be passed over.
+func Once(flags *pflag.FlagSet, p *string, name, usage string) {
+	flags.Var(&once{text: p}, name, usage)
+}
+
+type once struct {
+	text *string
+	set  bool
+}
+
+func (o *once) Set(s string) error {
+	if o.set {
+		return errTwice
+	}
+	*o.text, o.set = s, true
+	return nil
+}
+
+func (o *once) String() string {
+	if o.text == nil {
+		return "" // pflag asks a zero value for the default
+	}
+	return *o.text
+}
+
+func (o *once) Type() string { return "string" }
+
+var errTwice = errors.New("given twice")
 
 // Strict has commands that only hold others, and help, refuse words that they
 // do not know; without it some of them show their help and succeed. A root

@@ -23,6 +23,7 @@ func program() *cobra.Command {
 	f.Int64("long", 0, "how many")
 	f.Uint64("bytes", 0, "how many")
 	f.Duration("time", 0, "how long")
+	cmdline.Once(f, new(string), "state", "only this one")
 	f.BoolP("yes", "y", false, "whether")
 	f.TextVar(new(slog.Level), "level", slog.LevelInfo, "debug, info, warn or error")
 	many := &cobra.Command{Use: "many", Short: "holds others"}
@@ -48,10 +49,11 @@ func TestFlagError(t *testing.T) {
 		"--yes=perhaps":              `--yes "perhaps": want true or false`,
 		"-y=perhaps":                 `--yes "perhaps": want true or false`,
 		"--level=loud":               `--level "loud": want debug, info, warn or error`,
+		"--state=a --state=b":        `--state "b": want it once`,
 		"--other":                    `unknown flag: --other`,
 	} {
 		root := program()
-		root.SetArgs([]string{"one", given})
+		root.SetArgs(append([]string{"one"}, strings.Fields(given)...))
 		if err := root.Execute(); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", given, err, want)
 		}

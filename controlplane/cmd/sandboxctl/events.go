@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/cmdline"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/terminal"
 )
 
@@ -61,7 +62,7 @@ func (a *app) eventsCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.instance, "instance", "", "only those of this machine, by name or id; of one that is gone, by id")
+	cmdline.Once(f, &o.instance, "instance", "only those of this machine, by name or id; of one that is gone, by id")
 	f.StringArrayVar(&o.types, "type", nil, "only those of this `type`, such as instance.phase (repeatable)")
 	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what happens, until interrupted")
 	f.Int64Var(&o.after, "after", 0, "begin behind the event with this `number`")

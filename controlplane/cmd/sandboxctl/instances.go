@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/cmdline"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/terminal"
 )
 
@@ -35,7 +36,7 @@ func (a *app) lsCommand() *cobra.Command {
 			})(cmd, args)
 		},
 	}
-	cmd.Flags().StringVar(&state, "state", "", "only machines in this state")
+	cmdline.Once(cmd.Flags(), &state, "state", "only machines in this state")
 	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil,
 		"only machines that this `selector` chooses: team=blue, team!=blue, 'team in (blue, red)',\n"+
 			"team, '!team', joined by commas (repeatable)")

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/cmdline"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/cmd/sandboxctl/terminal"
 )
 
@@ -117,9 +118,9 @@ func (a *app) opsLsCommand(use string) *cobra.Command {
 			return operationsResult(all), unknownInstance(err)
 		}),
 	}
-	cmd.Flags().StringVar(&instance, "instance", "", "only those of this machine, by name or id")
-	cmd.Flags().StringVar(&state, "state", "", "only those that are pending, running, succeeded, failed or canceled")
-	cmd.Flags().StringVar(&kind, "kind", "", "only those of this kind, such as instance.create")
+	cmdline.Once(cmd.Flags(), &instance, "instance", "only those of this machine, by name or id")
+	cmdline.Once(cmd.Flags(), &state, "state", "only those that are pending, running, succeeded, failed or canceled")
+	cmdline.Once(cmd.Flags(), &kind, "kind", "only those of this kind, such as instance.create")
 	cmd.Flags().IntVar(&limit, "limit", defaultOperations, "how many at most; 0 for all")
 	a.completeFlag(cmd, "instance", instanceNames)
 	a.completeFlag(cmd, "state", fixed("pending", "running", "succeeded", "failed", "canceled"))
