@@ -78,6 +78,8 @@ func notWritable(dir string, err error) error {
 		f.Hint = "make its file system writable, or choose another directory with --state-dir"
 	case errors.Is(err, unix.ENOSPC):
 		f.Hint = "free space on its disk"
+	case errors.Is(err, unix.ENOTDIR):
+		f.Hint = "a file is in its place; choose another directory with --state-dir"
 	}
 	return f
 }

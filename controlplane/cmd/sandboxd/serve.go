@@ -121,6 +121,10 @@ func listenFault(addr string, err error) error {
 		f.Hint = "another program has that port; choose another with --listen, such as 127.0.0.1:0 for any free one"
 	case errors.Is(err, syscall.EACCES):
 		f.Hint = "ports below 1024 need root; choose a higher one with --listen"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		f.Hint = "this host does not have that address; choose one that it has with --listen"
+	default:
+		f.Hint = "write an address of this host and a port, such as --listen " + defaultListen
 	}
 	return f
 }

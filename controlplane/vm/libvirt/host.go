@@ -231,6 +231,9 @@ func domainType(kvm bool) string {
 	return "qemu"
 }
 
+// restart is the rest of each remedy: a host is looked at when the daemon starts.
+const restart = "; then restart sandboxd"
+
 // Capabilities says what the driver can do here.
 func (d *Driver) Capabilities(ctx context.Context) (vm.Capabilities, error) {
 	c := vm.Capabilities{
@@ -239,6 +242,9 @@ func (d *Driver) Capabilities(ctx context.Context) (vm.Capabilities, error) {
 		Vsock: string(d.way), VsockReason: d.wayReason,
 		Operations: []string{"instance.start", "instance.stop", "instance.pause", "instance.resume", "instance.destroy"},
 		Versions:   map[string]string{},
+	}
+	if c.Remedy != "" {
+		c.Remedy += restart
 	}
 	kvm, why := d.kvm(ctx)
 	c.Accelerator, c.AcceleratorReason, c.AcceleratorRemedy = "tcg", why.reason, why.remedy
