@@ -1,7 +1,10 @@
 package command_test
 
 import (
+	"context"
 	"io"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,9 +40,14 @@ func TestCancelReachesTheNewborn(t *testing.T) {
 // A process that is stopped takes the signal too.
 func TestCancelReachesTheStopped(t *testing.T) {
 	onEachContainment(t, func(t *testing.T, table *command.Table) {
-		id := start(t, table, sh("echo up; kill -STOP $$"))
+		id := start(t, table, sh("echo $$; kill -STOP $$"))
 		f := attach(t, table, id, 0, nil, io.Discard)
-		f.stdout = writer(func([]byte) error { return table.Cancel(id, durationpb.New(longest)) })
+		f.stdout = writer(func(pid []byte) error {
+			if err := stopped(t.Context(), strings.TrimSpace(string(pid))); err != nil {
+				return err
+			}
+			return table.Cancel(id, durationpb.New(longest))
+		})
 		e, err := f.follow()
 		if err != nil {
 			t.Fatal(err)
@@ -48,6 +56,26 @@ func TestCancelReachesTheStopped(t *testing.T) {
 			t.Errorf("exited: %v", e)
 		}
 	})
+}
+
+// stopped waits until a process is.
+func stopped(ctx context.Context, pid string) error {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err != nil {
+			return err
+		}
+		if strings.Contains(string(stat), ") T ") {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 type writer func([]byte) error

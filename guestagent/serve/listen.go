@@ -31,13 +31,16 @@ func ListenVsock(log *slog.Logger) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on vsock port %d: %w", agentv1.Port, err)
 	}
-	return guard(l, log, func(c net.Conn) error {
-		peer, ok := c.RemoteAddr().(*vsock.Addr)
-		if !ok || peer.ContextID != vsock.Host {
-			return fmt.Errorf("peer %v is not the host", c.RemoteAddr())
-		}
-		return nil
-	}), nil
+	return guard(l, log, fromHost), nil
+}
+
+// fromHost checks the context id of a vsock peer, which the kernel holds.
+func fromHost(c net.Conn) error {
+	peer, ok := c.RemoteAddr().(*vsock.Addr)
+	if !ok || peer.ContextID != vsock.Host {
+		return fmt.Errorf("peer %v is not the host", c.RemoteAddr())
+	}
+	return nil
 }
 
 // Listen listens on "unix:PATH", open to the agent's own user and root only.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mdlayher/vsock"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -159,6 +160,31 @@ func TestListen(t *testing.T) {
 	}
 	if data, err := os.ReadFile(file); err != nil || string(data) != "kept" {
 		t.Errorf("the file is %q, %v", data, err)
+	}
+}
+
+// from is a connection of a peer at that address.
+type from struct {
+	net.Conn
+	peer net.Addr
+}
+
+func (f from) RemoteAddr() net.Addr { return f.peer }
+
+// TestOnlyTheHostIsLetIn: nothing in the machine, and no other machine.
+func TestOnlyTheHostIsLetIn(t *testing.T) {
+	for _, c := range []struct {
+		peer net.Addr
+		in   bool
+	}{
+		{&vsock.Addr{ContextID: vsock.Host, Port: 1}, true},
+		{&vsock.Addr{ContextID: vsock.Local, Port: 1}, false}, {&vsock.Addr{ContextID: vsock.Hypervisor, Port: 1}, false},
+		{&vsock.Addr{ContextID: 3, Port: 1}, false}, {&vsock.Addr{ContextID: anyCID, Port: 1}, false},
+		{&net.UnixAddr{Name: "2"}, false}, {nil, false},
+	} {
+		if err := fromHost(from{peer: c.peer}); (err == nil) != c.in {
+			t.Errorf("%v: %v", c.peer, err)
+		}
 	}
 }
 
