@@ -1,11 +1,16 @@
 package a2a
 
 import (
+	"context"
 	"encoding/json"
+	"log/slog"
 	"reflect"
+	"strings"
 	"testing"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/idempotency"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
 // TestStoredFault: what is kept of a fault is all of it.
@@ -51,5 +56,62 @@ func TestStoredFault(t *testing.T) {
 	got.more, f.more = nil, nil
 	if !reflect.DeepEqual(got, f) {
 		t.Errorf("kept is %+v, want %+v", got, f)
+	}
+}
+
+// TestPasses: which refusals are not kept, since the same message may be taken
+// in a moment.
+func TestPasses(t *testing.T) {
+	for _, c := range []struct {
+		f    fault
+		want bool
+	}{
+		{fault{http: 400}, false}, {fault{http: 404}, false}, {fault{http: 409}, false}, {fault{http: 422}, false},
+		{fault{http: 429, retryAfter: 1}, true}, {fault{http: 409, retryAfter: 1}, true}, {fault{http: 500}, true}, {fault{http: 503}, true},
+	} {
+		if got := c.f.passes(); got != c.want {
+			t.Errorf("%d, retry after %d: %t", c.f.http, c.f.retryAfter, got)
+		}
+	}
+	if !errBusy("x").passes() || !errClosing().passes() || errTaskNotFound().passes() || errPromptNotCurrent().passes() {
+		t.Error("of the faults there are")
+	}
+}
+
+// keptAnswers is a store that has the newest answer.
+type keptAnswers struct {
+	Reservations
+	answer []byte
+}
+
+func (k *keptAnswers) Answer(ctx context.Context, _ idempotency.Key, _ string, answer []byte) error {
+	k.answer = answer
+	return ctx.Err()
+}
+
+// TestLargeAnswersAreMadeAgain: only where the task cannot change any more, and
+// is that of the message; and whether or not the client still waits.
+func TestLargeAnswersAreMadeAgain(t *testing.T) {
+	k := &keptAnswers{}
+	c := &call{surface: &surface{cfg: Config{Reservations: k, Log: slog.New(slog.DiscardHandler)}}}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, one := range []struct {
+		id    string
+		state task.State
+		size  int
+		kept  bool
+	}{
+		{"mine", task.Completed, keptAnswer, false}, {"mine", task.Canceled, keptAnswer, false},
+		{"mine", task.Working, keptAnswer, true}, {"mine", task.InputRequired, keptAnswer, true},
+		{"older", task.Completed, keptAnswer, true}, {"mine", task.Completed, 1, true},
+	} {
+		k.answer = nil
+		answer := task.Task{ID: one.id, Status: task.Status{State: one.state}}
+		answer.Artifacts = []task.Artifact{{Parts: []task.Part{task.TextPart(strings.Repeat("x", one.size))}}}
+		c.store(gone, &flight{taskID: "mine"}, storedAnswer{Task: &answer})
+		if (k.answer != nil) != one.kept {
+			t.Errorf("%+v: %d bytes are kept", one, len(k.answer))
+		}
 	}
 }
