@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/atomicfile"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
@@ -188,7 +189,7 @@ func storeTokens(stateDir string, all []entry) error {
 	if err != nil {
 		return fmt.Errorf("cannot store tokens: %w", err)
 	}
-	return writeFile(filepath.Join(stateDir, TokensFile), append(data, '\n'))
+	return atomicfile.Write(filepath.Join(stateDir, TokensFile), append(data, '\n'), 0o600)
 }
 
 // lock keeps other processes from changing the tokens until unlock.

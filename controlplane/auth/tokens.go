@@ -12,9 +12,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/atomicfile"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
@@ -37,8 +37,7 @@ const (
 
 // Tokens are the tokens of one state directory. Safe for concurrent use.
 type Tokens struct {
-	path    string // empty: they never change
-	created bool
+	path string // empty: they never change
 
 	mu      sync.Mutex
 	entries []entry     // never changed, only replaced
@@ -109,9 +108,6 @@ func open(stateDir string) (*Tokens, error) {
 		Err:  fmt.Errorf("cannot use token in %q: it is not one of %s", filepath.Join(stateDir, AdminFile), TokensFile),
 	}
 }
-
-// Created reports whether Open made a token.
-func (t *Tokens) Created() bool { return t.created }
 
 // Verify returns the principal of a token. Every token is compared, each in
 // constant time, so that the time taken tells nothing.
@@ -195,10 +191,9 @@ func mint(stateDir string, file tokensFile) (*Tokens, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := writeFile(filepath.Join(stateDir, AdminFile), []byte(clear+"\n")); err != nil {
+	if err := atomicfile.Write(filepath.Join(stateDir, AdminFile), []byte(clear+"\n"), 0o600); err != nil {
 		return nil, err
 	}
-	t.created = true
 	return t, nil
 }
 
@@ -316,52 +311,4 @@ func readPrivate(path string, limit int64, instead string) ([]byte, error) {
 		return nil, fmt.Errorf("cannot read %q: %w", path, err)
 	}
 	return data, nil
-}
-
-// writeFile replaces a file durably and at once, mode 0600. It stays with its
-// owner when root changes it for the user who runs the daemon.
-func writeFile(path string, data []byte) (err error) {
-	dir := filepath.Dir(path)
-	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*") // made with mode 0600
-	if err != nil {
-		return fmt.Errorf("cannot write %q: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			_ = tmp.Close()           // may be closed already
-			_ = os.Remove(tmp.Name()) // the error that counts is err
-		}
-	}()
-	if before, err := os.Stat(path); err == nil && os.Geteuid() == 0 {
-		if st, ok := before.Sys().(*syscall.Stat_t); ok {
-			if err := tmp.Chown(int(st.Uid), int(st.Gid)); err != nil {
-				return fmt.Errorf("cannot write %q: %w", path, err)
-			}
-		}
-	}
-	if _, err := tmp.Write(data); err != nil {
-		return fmt.Errorf("cannot write %q: %w", path, err)
-	}
-	if err := tmp.Sync(); err != nil {
-		return fmt.Errorf("cannot write %q: %w", path, err)
-	}
-	if err := tmp.Close(); err != nil {
-		return fmt.Errorf("cannot write %q: %w", path, err)
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return fmt.Errorf("cannot write %q: %w", path, err)
-	}
-	return syncDir(dir)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("cannot sync directory %q: %w", dir, err)
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
-		return fmt.Errorf("cannot sync directory %q: %w", dir, err)
-	}
-	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/atomicfile"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
@@ -79,37 +80,12 @@ func read(path string) (s stored, err error) {
 	return s, nil
 }
 
-// write replaces the file in one step that survives a crash.
 func write(path string, s stored) error {
 	raw, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return fmt.Errorf("cannot encode keys: %w", err)
 	}
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, ".new-*") // mode 0600
-	if err != nil {
-		return fmt.Errorf("cannot write keys: %w", err)
-	}
-	defer os.Remove(f.Name()) // a file that was renamed is not there any more
-	_, err = f.Write(append(raw, '\n'))
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("cannot write keys: %w", err)
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return fmt.Errorf("cannot write keys: %w", err)
-	}
-	return syncDir(dir)
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("cannot open directory: %w", err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("cannot sync directory %q: %w", path, err)
-	}
-	return nil
+	return atomicfile.Write(path, append(raw, '\n'), 0o600)
 }
 
 // locked runs fn while no other process changes the keys.

@@ -39,6 +39,8 @@ var arrows = []arrow{
 	{"controlplane/vsock/...", "controlplane/vsock", "dialers share its errors"},
 	{"controlplane/vsock/vhostuser/...", "controlplane/vsock/vhostuser/...", "the parts of one device: rings, streams, endpoint"},
 
+	{"controlplane/vm/...", "controlplane/atomicfile", "records and settings are whole, whenever the daemon dies"},
+
 	// The way into the guest.
 	{"controlplane/agentlink", "api/agent/v1", "speaks the agent's protocol"},
 	{"controlplane/agentlink", "controlplane/instance", "greets one instance, failures are faults"},
@@ -89,11 +91,13 @@ var arrows = []arrow{
 	{"controlplane/sqlite", "controlplane/management/once", "and of requests with an Idempotency-Key"},
 
 	// Surfaces.
+	{"controlplane/auth/...", "controlplane/atomicfile", "tokens and the daemon's address are whole, whenever they are read"},
 	{"controlplane/auth", "controlplane/instance", "refusals are faults"},
 	{"controlplane/auth", "controlplane/request", "names requests in refusals"},
 	{"controlplane/idempotency", "controlplane/jcs", "compares what messages hold"},
 	{"controlplane/idempotency", "controlplane/instance", "a message goes to an instance"},
 	{"controlplane/a2a", "controlplane/idempotency", "carries a message out once"},
+	{"controlplane/signing", "controlplane/atomicfile", "loses no key half-way"},
 	{"controlplane/signing", "controlplane/jcs", "signs the canonical form of a card"},
 	{"controlplane/signing", "controlplane/instance", "keys that cannot be used are a fault"},
 	{"controlplane/a2a", "api/extensions", "publishes and enforces these extensions"},

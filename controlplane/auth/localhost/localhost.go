@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/atomicfile"
 )
 
 const (
@@ -39,37 +41,15 @@ type Endpoint struct {
 	Version   string `json:"version"`
 }
 
-// Write tells clients where the daemon of stateDir is.
-func Write(stateDir string, e Endpoint) (err error) {
+// Write tells clients where the daemon of stateDir is. Others may know that,
+// too; without the token it is of no use.
+func Write(stateDir string, e Endpoint) error {
 	path := filepath.Join(stateDir, File)
 	data, err := json.MarshalIndent(e, "", "  ")
 	if err != nil {
 		return fmt.Errorf("cannot write %q: %w", path, err)
 	}
-	tmp, err := os.CreateTemp(stateDir, "."+File+".*")
-	if err != nil {
-		return fmt.Errorf("cannot write %q: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			_ = tmp.Close()           // may be closed already
-			_ = os.Remove(tmp.Name()) // the error that counts is err
-		}
-	}()
-	if _, err := tmp.Write(append(data, '\n')); err != nil {
-		return fmt.Errorf("cannot write %q: %w", path, err)
-	}
-	// Others may know where the daemon is; without the token it is of no use.
-	if err := tmp.Chmod(0o644); err != nil {
-		return fmt.Errorf("cannot write %q: %w", path, err)
-	}
-	if err := tmp.Close(); err != nil {
-		return fmt.Errorf("cannot write %q: %w", path, err)
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return fmt.Errorf("cannot write %q: %w", path, err)
-	}
-	return nil
+	return atomicfile.Write(path, append(data, '\n'), 0o644)
 }
 
 // Read returns where the daemon of stateDir is, or was when it wrote this: an

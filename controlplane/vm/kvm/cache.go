@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/atomicfile"
 )
 
 // key is everything a verdict depends on.
@@ -77,19 +79,7 @@ func writeCache(dir string, k key, v Verdict) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("cannot keep KVM verdict: %w", err)
 	}
-	f, err := os.CreateTemp(dir, cacheName+".*")
-	if err != nil {
-		return fmt.Errorf("cannot keep KVM verdict: %w", err)
-	}
-	_, err = f.Write(data)
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, cacheName))
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
+	if err := atomicfile.Write(filepath.Join(dir, cacheName), data, 0o600); err != nil {
 		return fmt.Errorf("cannot keep KVM verdict: %w", err)
 	}
 	return nil

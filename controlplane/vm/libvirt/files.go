@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/atomicfile"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 )
@@ -103,21 +104,8 @@ func (r record) save(f files) error {
 	if err != nil {
 		return fmt.Errorf("cannot write record: %w", err)
 	}
-	next := f.record() + ".new"
-	if err := writeSynced(next, append(raw, '\n')); err != nil {
-		return fmt.Errorf("cannot write record: %w", err)
-	}
-	if err := os.Rename(next, f.record()); err != nil {
+	if err := atomicfile.Write(f.record(), append(raw, '\n'), 0o600); err != nil {
 		return fmt.Errorf("cannot write record: %w", err)
 	}
 	return nil
-}
-
-func writeSynced(path string, data []byte) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	return errors.Join(err, file.Sync(), file.Close())
 }

@@ -19,6 +19,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/atomicfile"
 )
 
 // ErrInUse is returned by Claim when another process holds the directory.
@@ -194,13 +196,5 @@ func WriteConfig(root string, user Identity) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("cannot make directory %q: %w", dir, err)
 	}
-	path := filepath.Join(dir, "qemu.conf")
-	next := path + ".new"
-	if err := os.WriteFile(next, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
-		return fmt.Errorf("cannot write %q: %w", next, err)
-	}
-	if err := os.Rename(next, path); err != nil {
-		return fmt.Errorf("cannot write %q: %w", path, err)
-	}
-	return nil
+	return atomicfile.Write(filepath.Join(dir, "qemu.conf"), []byte(strings.Join(lines, "\n")+"\n"), 0o644)
 }

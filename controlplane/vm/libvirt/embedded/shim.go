@@ -2,13 +2,14 @@ package embedded
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/atomicfile"
 )
 
 // shimText runs QEMU, but lets libvirt's question for capabilities not try KVM.
@@ -48,13 +49,8 @@ func Shim(root *Root, emulator string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("cannot make directory %q: %w", dir, err)
 	}
-	next := path + ".new"
-	err := errors.Join(os.WriteFile(next, text, 0o755), os.Chmod(next, 0o755))
-	if err == nil {
-		err = os.Rename(next, path)
-	}
-	if err != nil {
-		return "", fmt.Errorf("cannot write %q: %w", path, err)
+	if err := atomicfile.Write(path, text, 0o755); err != nil {
+		return "", err
 	}
 	return path, nil
 }
