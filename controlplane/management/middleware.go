@@ -12,6 +12,7 @@ import (
 	"github.com/gorilla/mux"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/answer"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
@@ -53,21 +54,21 @@ func (a *api) note(next http.Handler) http.Handler {
 func (a *api) record(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		rec := &recorder{ResponseWriter: w}
+		rec := &answer.Recorder{ResponseWriter: w}
 		n := &notes{}
 		r = r.WithContext(context.WithValue(r.Context(), notesKey, n))
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		defer func() {
 			took := time.Since(start)
-			a.Observe(Seen{Route: n.route, Method: r.Method, Status: rec.status, Took: took, Stream: rec.stream})
+			a.Observe(Seen{Route: n.route, Method: r.Method, Status: rec.Status, Took: took, Stream: rec.Stream})
 			level := slog.LevelInfo
-			if r.Method == http.MethodGet && rec.status < http.StatusBadRequest {
+			if r.Method == http.MethodGet && rec.Status < http.StatusBadRequest {
 				level = slog.LevelDebug
 			}
 			principal, _ := auth.FromContext(r.Context())
 			attrs := []slog.Attr{
-				slog.String("method", r.Method), slog.String("path", clip(r.URL.Path)), slog.Int("status", rec.status),
-				slog.Int64("bytes", rec.bytes), slog.Duration("duration", took), slog.String("principal", principal.Name),
+				slog.String("method", r.Method), slog.String("path", clip(r.URL.Path)), slog.Int("status", rec.Status),
+				slog.Int64("bytes", rec.Bytes), slog.Duration("duration", took), slog.String("principal", principal.Name),
 			}
 			if n.instance != "" {
 				attrs = append(attrs, slog.String("instance", n.instance.String()))
@@ -93,7 +94,7 @@ func (a *api) recoverPanic(next http.Handler) http.Handler {
 				panic(p)
 			}
 			a.Log.ErrorContext(r.Context(), "request panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			if rec, ok := w.(*recorder); ok && rec.status != 0 {
+			if rec, ok := w.(*answer.Recorder); ok && rec.Status != 0 {
 				// Half an answer is out; only a broken connection tells the truth.
 				panic(http.ErrAbortHandler)
 			}
@@ -140,36 +141,3 @@ func tenant(r *http.Request) string {
 	principal, _ := auth.FromContext(r.Context())
 	return principal.TenantOrDefault()
 }
-
-// recorder remembers what was answered.
-type recorder struct {
-	http.ResponseWriter
-	status int
-	bytes  int64
-	stream bool
-}
-
-func (r *recorder) WriteHeader(status int) {
-	if r.status == 0 && status >= http.StatusOK {
-		r.status = status
-	}
-	r.ResponseWriter.WriteHeader(status)
-}
-
-func (r *recorder) Write(b []byte) (int, error) {
-	if r.status == 0 {
-		r.status = http.StatusOK
-	}
-	n, err := r.ResponseWriter.Write(b)
-	r.bytes += int64(n)
-	return n, err
-}
-
-// FlushError is what http.ResponseController calls.
-func (r *recorder) FlushError() error {
-	r.stream = true
-	return http.NewResponseController(r.ResponseWriter).Flush()
-}
-
-// Unwrap lets http.ResponseController reach the connection.
-func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

@@ -108,6 +108,8 @@ var arrows = []arrow{
 	{"controlplane/a2a", "controlplane/runner/...", "hands messages to the runners"},
 	{"controlplane/management", "api/management/v1", "serves this contract"},
 	{"controlplane/management", "controlplane/management/once", "carries a request with an Idempotency-Key out once"},
+	{"controlplane/management", "controlplane/answer", "logs how a request was answered"},
+	{"controlplane/metrics", "controlplane/answer", "counts how requests were answered"},
 	{"controlplane/management", "controlplane/request", "names requests in answers and in the log"},
 	{"controlplane/management", "controlplane/auth", "for principals with a scope"},
 	{"controlplane/management", "controlplane/fleet", "over the fleet"},

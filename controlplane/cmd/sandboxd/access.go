@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/a2a"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/answer"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/metrics"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/request"
@@ -24,13 +25,13 @@ func (d *daemon) a2aSurface(next http.Handler) http.Handler {
 func (d *daemon) unknown(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		rec := &statusRecorder{ResponseWriter: w}
+		rec := &answer.Recorder{ResponseWriter: w}
 		next.ServeHTTP(rec, r)
-		if rec.status != http.StatusUnauthorized {
+		if rec.Status != http.StatusUnauthorized {
 			return
 		}
 		took := time.Since(start)
-		d.metrics.Observe(metrics.Request{Surface: surfaceManagement, Method: r.Method, Status: rec.status, Took: took})
+		d.metrics.Observe(metrics.Request{Surface: surfaceManagement, Method: r.Method, Status: rec.Status, Took: took})
 		d.log.InfoContext(r.Context(), "request without a known token",
 			"surface", surfaceManagement, "method", r.Method, "remote", r.RemoteAddr, "duration", took)
 	})
@@ -41,15 +42,15 @@ func (d *daemon) unknown(next http.Handler) http.Handler {
 func (d *daemon) access(p a2aPaths, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		rec := &statusRecorder{ResponseWriter: w}
+		rec := &answer.Recorder{ResponseWriter: w}
 		defer func() {
 			level := slog.LevelInfo
-			if r.Method == http.MethodGet && rec.status < http.StatusBadRequest {
+			if r.Method == http.MethodGet && rec.Status < http.StatusBadRequest {
 				level = slog.LevelDebug
 			}
 			attrs := []slog.Attr{
 				slog.String("surface", surfaceA2A), slog.String("method", r.Method), slog.String("route", p.route(r)),
-				slog.Int("status", rec.status), slog.Duration("duration", time.Since(start)),
+				slog.Int("status", rec.Status), slog.Duration("duration", time.Since(start)),
 			}
 			id, task := p.names(r)
 			if id != "" {
@@ -63,28 +64,6 @@ func (d *daemon) access(p a2aPaths, next http.Handler) http.Handler {
 		next.ServeHTTP(rec, r)
 	})
 }
-
-type statusRecorder struct {
-	http.ResponseWriter
-	status int
-}
-
-func (r *statusRecorder) WriteHeader(status int) {
-	if r.status == 0 && status >= http.StatusOK {
-		r.status = status
-	}
-	r.ResponseWriter.WriteHeader(status)
-}
-
-func (r *statusRecorder) Write(b []byte) (int, error) {
-	if r.status == 0 {
-		r.status = http.StatusOK
-	}
-	return r.ResponseWriter.Write(b)
-}
-
-// Unwrap lets http.ResponseController reach the connection.
-func (r *statusRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // a2aPaths reads the paths of the A2A surface, as far as metrics and the log
 // need them.
