@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/request"
 )
 
@@ -30,9 +31,6 @@ const (
 	ScopeReadHost Scope = "fleet:read-host"
 )
 
-// DefaultTenant owns what nobody else owns.
-const DefaultTenant = "default"
-
 // Principal is who makes a request.
 type Principal struct {
 	Name   string
@@ -42,7 +40,7 @@ type Principal struct {
 }
 
 // TenantOrDefault is the tenant, by its name.
-func (p Principal) TenantOrDefault() string { return cmp.Or(p.Tenant, DefaultTenant) }
+func (p Principal) TenantOrDefault() string { return cmp.Or(p.Tenant, instance.DefaultTenant) }
 
 // Has reports whether the principal may do what scope names.
 func (p Principal) Has(scope Scope) bool {

@@ -31,7 +31,7 @@ func many(b *testing.B, n int) *fleet.Fleet {
 		}
 		now := time.Now()
 		r := supervise.Record{
-			ID: id, Tenant: fleet.DefaultTenant, Name: "n" + strconv.Itoa(i), Phase: instance.Stopped, Provider: "none",
+			ID: id, Tenant: instance.DefaultTenant, Name: "n" + strconv.Itoa(i), Phase: instance.Stopped, Provider: "none",
 			Plan:   plan.Plan{Version: plan.Version, ID: id, Runners: []string{"echo"}, Env: map[string]string{"A": "b"}},
 			Labels: map[string]string{"team": strconv.Itoa(i % 10)}, CreatedAt: now, UpdatedAt: now, Generation: 1,
 		}

@@ -83,7 +83,7 @@ func (f *Fleet) write(t *testing.T, n int, tenants ...string) {
 func TestFollowersSeeTheirTenantOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{}
-		book(t, s).write(t, 20, DefaultTenant, "other", "third") // of an earlier process
+		book(t, s).write(t, 20, instance.DefaultTenant, "other", "third") // of an earlier process
 		f := book(t, s)
 		seen := map[string]int{}
 		for _, tenant := range []string{"", "other"} {
@@ -92,7 +92,7 @@ func TestFollowersSeeTheirTenantOnly(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f.write(t, 20, "other", DefaultTenant, "third")
+			f.write(t, 20, "other", instance.DefaultTenant, "third")
 			synctest.Wait()
 			for {
 				select {
@@ -125,7 +125,7 @@ func TestSlowFollowerIsCut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.write(t, 100, DefaultTenant)
+		f.write(t, 100, instance.DefaultTenant)
 		last := uint64(0)
 		for range 50 {
 			<-time.After(followStall - time.Second)
@@ -152,7 +152,7 @@ func TestFollowersGoOnBehindWhatTheyHave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{keep: 10_000} // more than is in memory
 		f := book(t, s)
-		f.write(t, 3*recentEvents, DefaultTenant, "other")
+		f.write(t, 3*recentEvents, instance.DefaultTenant, "other")
 		if n := len(f.events.recent); n < recentEvents || n > 2*recentEvents {
 			t.Errorf("%d events are in memory", n)
 		}
@@ -205,7 +205,7 @@ func TestWhatHappenedIsStored(t *testing.T) {
 func TestMoreThanIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{}
-		book(t, s).write(t, 3*eventBatch, DefaultTenant)
+		book(t, s).write(t, 3*eventBatch, instance.DefaultTenant)
 		events, err := book(t, s).Follow(t.Context(), 0, EventFilter{})
 		if err != nil {
 			t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
 // TestEventsHaveNoGaps: the log counts from 1, goes on in the next process, and
@@ -36,7 +37,7 @@ func TestEventsHaveNoGaps(t *testing.T) {
 	ended := fleet.Event{}
 	for n := uint64(1); ended.Type == ""; n++ {
 		e, ok := <-all
-		if !ok || e.Seq != n || e.Tenant != fleet.DefaultTenant || e.At.IsZero() {
+		if !ok || e.Seq != n || e.Tenant != instance.DefaultTenant || e.At.IsZero() {
 			t.Fatalf("event %d is %+v", n, e)
 		}
 		if e.Type == fleet.EventOperationEnded && e.Operation == op.ID {

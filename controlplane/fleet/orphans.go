@@ -215,7 +215,7 @@ func (f *Fleet) knows(id instance.ID) bool {
 }
 
 func (f *Fleet) tell(ctx context.Context, o orphan, reason string) {
-	e := Event{Tenant: DefaultTenant, Type: EventOrphan, Instance: o.ID, Reason: reason, Message: o.Provider}
+	e := Event{Tenant: instance.DefaultTenant, Type: EventOrphan, Instance: o.ID, Reason: reason, Message: o.Provider}
 	if err := f.events.apply(ctx, &Change{Events: []Event{e}}); err != nil {
 		f.log.ErrorContext(ctx, "cannot store an event", "error", err)
 	}

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -8,15 +9,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
 )
 
-// DefaultTenant owns what nobody else owns.
-const DefaultTenant = "default"
-
-func tenantOr(t string) string {
-	if t == "" {
-		return DefaultTenant
-	}
-	return t
-}
+func tenantOr(t string) string { return cmp.Or(t, instance.DefaultTenant) }
 
 type tenantKey struct{}
 

@@ -10,6 +10,9 @@ import (
 	"github.com/google/uuid"
 )
 
+// DefaultTenant owns what nobody else owns.
+const DefaultTenant = "default"
+
 // ID is the stable identity of one runtime instance, a lower-case RFC 9562
 // UUID. It never changes while the machine exists (runtime/v1, section 2.1).
 type ID string

@@ -17,11 +17,7 @@ import (
 )
 
 func TestCounts(t *testing.T) {
-	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := open(t, filepath.Join(t.TempDir(), "db"))
 	if c, err := db.Counts(t.Context()); err != nil || c.Undelivered != 0 || len(c.Instances) != 0 {
 		t.Fatalf("empty: %+v, %v", c, err)
 	}

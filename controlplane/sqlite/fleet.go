@@ -126,11 +126,6 @@ func (s Fleet) Instances(ctx context.Context, tenant string) (_ []supervise.Reco
 	return all, rows.Err()
 }
 
-// Ping reports whether the database still answers reads and takes writes.
-func (db *DB) Ping(ctx context.Context) error {
-	return errors.Join(db.r.PingContext(ctx), db.w.PingContext(ctx))
-}
-
 // Sweep deletes the ended tasks of instances that are no more, but for those
 // whose end webhooks are still to be told.
 func (db *DB) Sweep(ctx context.Context) error {

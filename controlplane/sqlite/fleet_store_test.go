@@ -32,7 +32,7 @@ func record(t *testing.T, name string) supervise.Record {
 	}
 	now := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
 	return supervise.Record{
-		ID: id, Tenant: fleet.DefaultTenant, Name: name, Phase: instance.Provisioning, Provider: "libvirt", Host: "here",
+		ID: id, Tenant: instance.DefaultTenant, Name: name, Phase: instance.Provisioning, Provider: "libvirt", Host: "here",
 		Plan:   plan.Plan{Version: plan.Version, ID: id, Name: name, Image: "minimal", SetupTimeout: time.Minute},
 		Labels: map[string]string{"a": "b"}, CreatedAt: now, UpdatedAt: now, Generation: 1,
 	}
@@ -367,11 +367,11 @@ func TestUpgradeKeepsInstances(t *testing.T) {
 	}
 	defer db.Close()
 	s := db.Fleet()
-	all, err := s.Instances(t.Context(), fleet.DefaultTenant)
+	all, err := s.Instances(t.Context(), instance.DefaultTenant)
 	if err != nil || len(all) != 1 || all[0].Name != "old" || all[0].Generation != 3 || !all[0].ExpiresAt.IsZero() {
 		t.Errorf("instances: %+v, %v", all, err)
 	}
-	if op, err := s.Operation(t.Context(), fleet.DefaultTenant, "o"); err != nil || op.State != fleet.OperationRunning {
+	if op, err := s.Operation(t.Context(), instance.DefaultTenant, "o"); err != nil || op.State != fleet.OperationRunning {
 		t.Errorf("operation: %+v, %v", op, err)
 	}
 	if is, err := s.Adopted(t.Context()); !is || err != nil {

@@ -1,4 +1,4 @@
-package sqlite_test
+package sqlite
 
 import (
 	"errors"
@@ -11,25 +11,9 @@ import (
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/plan"
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/sqlite"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 )
-
-func newRecord(t *testing.T, name string) supervise.Record {
-	t.Helper()
-	id, err := instance.NewID()
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
-	return supervise.Record{
-		ID: id, Tenant: fleet.DefaultTenant, Name: name, Phase: instance.Provisioning, Provider: "libvirt", Host: "here",
-		Plan:   plan.Plan{Version: plan.Version, ID: id, Name: name, Image: "minimal", SetupTimeout: time.Minute},
-		Labels: map[string]string{"a": "b"}, CreatedAt: now, UpdatedAt: now, Generation: 1,
-	}
-}
 
 // sameError compares faults by what is kept of their error: its text.
 var sameError = cmp.Comparer(func(a, b *instance.Fault) bool {
@@ -41,11 +25,11 @@ var sameError = cmp.Comparer(func(a, b *instance.Fault) bool {
 
 func TestInstancesComeBackAsTheyWere(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
-	db, err := sqlite.Open(t.Context(), path)
+	db, err := Open(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRecord(t, "one")
+	r := record(t, "one")
 	if err := db.Fleet().Apply(t.Context(), &fleet.Change{Insert: &r}); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +45,7 @@ func TestInstancesComeBackAsTheyWere(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if db, err = sqlite.Open(t.Context(), path); err != nil {
+	if db, err = Open(t.Context(), path); err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
@@ -75,17 +59,12 @@ func TestInstancesComeBackAsTheyWere(t *testing.T) {
 }
 
 func TestNamesAreUniqueUntilRemoved(t *testing.T) {
-	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	s := db.Fleet()
-	first, second := newRecord(t, "same"), newRecord(t, "same")
+	s, _ := openFleet(t)
+	first, second := record(t, "same"), record(t, "same")
 	if err := s.Apply(t.Context(), &fleet.Change{Insert: &first}); err != nil {
 		t.Fatal(err)
 	}
-	other := newRecord(t, "same")
+	other := record(t, "same")
 	other.Tenant = "other"
 	if err := s.Apply(t.Context(), &fleet.Change{Insert: &other}); err != nil {
 		t.Fatalf("one of the same name of another tenant: %v", err)
@@ -102,7 +81,7 @@ func TestNamesAreUniqueUntilRemoved(t *testing.T) {
 	if err := s.Apply(t.Context(), &fleet.Change{Save: &first}); err != nil {
 		t.Fatal(err)
 	}
-	all, err := s.Instances(t.Context(), fleet.DefaultTenant)
+	all, err := s.Instances(t.Context(), instance.DefaultTenant)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,20 +91,16 @@ func TestNamesAreUniqueUntilRemoved(t *testing.T) {
 }
 
 func TestOperationsComeBackAsTheyWere(t *testing.T) {
-	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	s, _ := openFleet(t)
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	op := fleet.Operation{
-		ID: "018fc0a2-0000-7000-8000-000000000001", Tenant: fleet.DefaultTenant, Kind: "instance.create", Name: "n",
+		ID: "018fc0a2-0000-7000-8000-000000000001", Tenant: instance.DefaultTenant, Kind: "instance.create", Name: "n",
 		State: fleet.OperationPending, CreatedAt: now, UpdatedAt: now,
 	}
 	later := op
 	later.ID = "018fc0a2-0000-7000-8000-000000000002"
 	for _, o := range []fleet.Operation{op, later} {
-		if err := db.Fleet().Apply(t.Context(), &fleet.Change{Operation: &o}); err != nil {
+		if err := s.Apply(t.Context(), &fleet.Change{Operation: &o}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -133,10 +108,10 @@ func TestOperationsComeBackAsTheyWere(t *testing.T) {
 	op.Fault = &instance.Fault{Blame: instance.Host, Code: "c", Err: errors.New("why")}
 	op.Warnings = []string{"w"}
 	op.Steps = []fleet.OperationStep{{Name: "boot", Mark: "failed", At: now, Cause: "why"}}
-	if err := db.Fleet().Apply(t.Context(), &fleet.Change{Operation: &op}); err != nil {
+	if err := s.Apply(t.Context(), &fleet.Change{Operation: &op}); err != nil {
 		t.Fatal(err)
 	}
-	page, err := db.Fleet().Operations(t.Context(), fleet.OperationFilter{})
+	page, err := s.Operations(t.Context(), fleet.OperationFilter{})
 	got := page.Operations
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/idempotency"
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
 // expiredPerReserve bounds how many expired messages one new one clears away.
@@ -62,7 +62,7 @@ func (s Idempotency) Reserve(
 	return got, reserveError(k, err)
 }
 
-func tenantOf(k idempotency.Key) string { return cmp.Or(k.Tenant, task.DefaultTenant) }
+func tenantOf(k idempotency.Key) string { return cmp.Or(k.Tenant, instance.DefaultTenant) }
 
 func reserveError(k idempotency.Key, err error) error {
 	if err != nil {

@@ -87,10 +87,7 @@ func TestIdempotency(t *testing.T) {
 
 // TestIdempotencyAtOnce: of many who reserve at once, all are told the same.
 func TestIdempotencyAtOnce(t *testing.T) {
-	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := open(t, filepath.Join(t.TempDir(), "db"))
 	var wg sync.WaitGroup
 	got := make([]string, 16)
 	for i := range got {
@@ -106,8 +103,5 @@ func TestIdempotencyAtOnce(t *testing.T) {
 	wg.Wait()
 	if len(slices.Compact(got)) != 1 {
 		t.Errorf("told were %v", got)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
@@ -39,7 +40,7 @@ func (db *DB) Create(ctx context.Context, n task.New) (rec task.Record, err erro
 		err := tx.QueryRowContext(ctx, `INSERT INTO tasks
 			(id, context_id, instance_id, tenant, owner, state, status_ms, metadata, version, last_seq, created_ms)
 			VALUES (?1, ?2, ?3, coalesce(nullif(?4, ''), (SELECT tenant FROM instances WHERE id = ?3), ?5), ?6, ?7, ?8, ?9, 1, 1, ?8)
-			RETURNING tenant`, n.ID, n.ContextID, string(n.InstanceID), n.Tenant, task.DefaultTenant, n.Owner,
+			RETURNING tenant`, n.ID, n.ContextID, string(n.InstanceID), n.Tenant, instance.DefaultTenant, n.Owner,
 			string(status.State), at, meta).Scan(&tenant)
 		if err != nil {
 			return err

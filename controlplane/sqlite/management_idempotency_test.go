@@ -79,11 +79,7 @@ func TestManagementRequests(t *testing.T) {
 
 // TestManagementRequestsRace: of many at once, one reserves.
 func TestManagementRequestsRace(t *testing.T) {
-	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := open(t, filepath.Join(t.TempDir(), "db"))
 	ops := make([]string, 16)
 	var wg sync.WaitGroup
 	for i := range ops {

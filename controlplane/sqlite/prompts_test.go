@@ -21,15 +21,7 @@ const promptInstance = "01900000-0000-7000-8000-000000000001"
 // asked opens a database with one working task.
 func asked(t *testing.T) (*sqlite.DB, task.Record) {
 	t.Helper()
-	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	db := open(t, filepath.Join(t.TempDir(), "db"))
 	rec, err := db.Create(t.Context(), task.New{
 		ID: "t1", ContextID: "c1", InstanceID: promptInstance, Owner: "alice", At: time.Now(),
 		Message: task.Message{MessageID: "m", Role: task.User, Parts: []task.Part{task.TextPart("x")}},

@@ -36,7 +36,7 @@ func (o owned) prompt() prompt.Ref {
 }
 
 func owners() []owned {
-	return []owned{{task.DefaultTenant, "alice"}, {task.DefaultTenant, "bob"}, {"blue", "alice"}, {"blue", "bob"}}
+	return []owned{{instance.DefaultTenant, "alice"}, {instance.DefaultTenant, "bob"}, {"blue", "alice"}, {"blue", "bob"}}
 }
 
 func viewers() []task.Scope {
@@ -199,7 +199,7 @@ func otherMethods() map[string]string {
 		"Idempotency.Reserve": keyed, "Idempotency.Answer": keyed,
 		"ManagementRequests.Reserve": keyed, "ManagementRequests.Answered": keyed,
 		"DB.Fleet": store, "DB.Webhooks": store, "DB.Idempotency": store, "DB.ManagementRequests": store,
-		"DB.Counts": daemon, "DB.Probe": daemon, "DB.Ping": daemon, "DB.Sweep": daemon, "DB.Close": daemon,
+		"DB.Counts": daemon, "DB.Probe": daemon, "DB.Sweep": daemon, "DB.Close": daemon,
 	}
 }
 

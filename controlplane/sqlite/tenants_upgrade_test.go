@@ -9,6 +9,7 @@ import (
 
 	"github.com/pressly/goose/v3"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
@@ -61,7 +62,7 @@ func TestTenantsUpgrade(t *testing.T) {
 		if got := fmt.Sprint(rowsOf(t, db, "SELECT tenant FROM task_events WHERE task_id = 'b'")); got != "[[blue]]" {
 			t.Errorf("what hangs on a task of blue has the tenants %s", got)
 		}
-		if rec, err := db.Task(t.Context(), task.Scope{Owner: "alice"}, "t", task.View{}); err != nil || rec.Tenant != task.DefaultTenant {
+		if rec, err := db.Task(t.Context(), task.Scope{Owner: "alice"}, "t", task.View{}); err != nil || rec.Tenant != instance.DefaultTenant {
 			t.Errorf("the task is %+v, %v", rec, err)
 		}
 		// The same key of another tenant has no place in the older table.

@@ -1,9 +1,10 @@
 package task
 
-import "cmp"
+import (
+	"cmp"
 
-// DefaultTenant owns what nobody else owns.
-const DefaultTenant = "default"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+)
 
 // Scope says whose tasks a query may see or change. Every query that is made
 // for a caller takes one and applies it where the rows are, so that nobody has
@@ -26,7 +27,7 @@ type Scope struct {
 func System() Scope { return Scope{system: true} }
 
 // TenantOrDefault is the tenant, by its name.
-func (s Scope) TenantOrDefault() string { return cmp.Or(s.Tenant, DefaultTenant) }
+func (s Scope) TenantOrDefault() string { return cmp.Or(s.Tenant, instance.DefaultTenant) }
 
 // Everywhere reports whether the scope has no bound at all.
 func (s Scope) Everywhere() bool { return s.system }

@@ -3,6 +3,7 @@ package task_test
 import (
 	"testing"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
@@ -18,12 +19,12 @@ func TestScope(t *testing.T) {
 		{task.Scope{Tenant: "a", Owner: "x"}, "b", "x", false},
 		{task.Scope{Tenant: "a", Owner: "x", AllOwners: true}, "a", "y", true},
 		{task.Scope{Tenant: "a", Owner: "x", AllOwners: true}, "b", "x", false},
-		{task.Scope{Owner: "x"}, task.DefaultTenant, "x", true},
+		{task.Scope{Owner: "x"}, instance.DefaultTenant, "x", true},
 		{task.Scope{Owner: "x"}, "", "x", false},
-		{task.Scope{Tenant: task.DefaultTenant, Owner: "x"}, task.DefaultTenant, "x", true},
-		{task.Scope{}, task.DefaultTenant, "x", false},
+		{task.Scope{Tenant: instance.DefaultTenant, Owner: "x"}, instance.DefaultTenant, "x", true},
+		{task.Scope{}, instance.DefaultTenant, "x", false},
 		{task.System(), "a", "x", true},
-		{task.System(), task.DefaultTenant, "", true},
+		{task.System(), instance.DefaultTenant, "", true},
 	} {
 		if got := c.s.Includes(c.tenant, c.owner); got != c.want {
 			t.Errorf("%+v sees the task of %q in %q: %t", c.s, c.owner, c.tenant, got)

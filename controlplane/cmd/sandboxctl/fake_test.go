@@ -263,7 +263,7 @@ func (f *fakeServer) history(after uint64, filter fleet.EventFilter) (events []f
 		{Seq: 2, Type: fleet.EventPhase, Instance: "0190b2a4-0000-7000-8000-000000000001", Name: "demo", Phase: instance.Running, Reason: "boot"},
 	}
 	for _, e := range all {
-		e.At, e.Tenant = started(), fleet.DefaultTenant
+		e.At, e.Tenant = started(), instance.DefaultTenant
 		if e.Seq > after && filter.Matches(e) {
 			events = append(events, e)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
 func tokensCommand() *cobra.Command {
@@ -67,7 +68,7 @@ Give it to its user as SANDBOX_TOKEN, or in a file of mode 0600 for sandboxctl
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&scopes, "scope", nil, "what it may do, once for each `SCOPE`: "+scopeNames(auth.Scopes(), ", "))
-	f.StringVar(&tenant, "tenant", "", "whose machines it sees (default: "+auth.DefaultTenant+")")
+	f.StringVar(&tenant, "tenant", "", "whose machines it sees (default: "+instance.DefaultTenant+")")
 	f.DurationVar(&expires, "expires", 0, "how long it is good, such as 720h (default: until it is removed)")
 	return cmd
 }
