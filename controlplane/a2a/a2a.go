@@ -114,10 +114,6 @@ type Config struct {
 	Reservations Reservations
 	Now          func() time.Time
 	Log          *slog.Logger
-	// Provider is the organization shown on cards; a part missing shows none.
-	Provider Provider
-	// PublicCards says that cards need no token, which shared caches may know.
-	PublicCards bool
 	// VirtualHostDomain serves each agent also at the root of the origin
 	// {instance_id}.<domain>, a host name with or without a port; empty does not.
 	VirtualHostDomain string
@@ -128,12 +124,6 @@ type Config struct {
 	// conformance tests, which know no extensions.
 	NothingRequired bool
 	Limits          Limits
-}
-
-// Provider is who operates the agents.
-type Provider struct {
-	Organization string `json:"organization"`
-	URL          string `json:"url"`
 }
 
 // Limits bound what one request may cost. Zero values mean the defaults.

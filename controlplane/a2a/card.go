@@ -23,7 +23,6 @@ type card struct {
 	Name                string          `json:"name"`
 	Description         string          `json:"description"`
 	SupportedInterfaces []cardInterface `json:"supportedInterfaces"`
-	Provider            *Provider       `json:"provider,omitempty"`
 	Version             string          `json:"version"`
 	Capabilities        capabilities    `json:"capabilities"`
 	SecuritySchemes     map[string]any  `json:"securitySchemes"`
@@ -47,7 +46,7 @@ type capabilities struct {
 
 // newCard builds the card of an agent reached at base. Equal agents give
 // equal bytes.
-func newCard(a Agent, base string, provider Provider) card {
+func newCard(a Agent, base string) card {
 	c := card{
 		Name: a.Name, Description: a.Description, Version: a.Version,
 		SupportedInterfaces: []cardInterface{
@@ -70,9 +69,6 @@ func newCard(a Agent, base string, provider Provider) card {
 	if c.Version == "" {
 		c.Version = "1.0.0"
 	}
-	if provider.Organization != "" && provider.URL != "" {
-		c.Provider = &provider
-	}
 	for _, s := range a.Skills {
 		if len(s.Tags) == 0 {
 			s.Tags = []string{s.ID} // as loadouts have it
@@ -89,7 +85,7 @@ func newCard(a Agent, base string, provider Provider) card {
 
 // newCard is the card of an agent on this surface.
 func (s *surface) newCard(a Agent, base string) card {
-	c := newCard(a, base, s.cfg.Provider)
+	c := newCard(a, base)
 	c.Capabilities.Extensions = s.extensions(a)
 	c.Capabilities.PushNotifications = s.cfg.Push != nil
 	c.Capabilities.ExtendedAgentCard = s.cfg.ExtendedSkills != nil
@@ -115,11 +111,7 @@ func (s *surface) card(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("ETag", `"`+base64.RawURLEncoding.EncodeToString(sum[:])+`"`)
 	h.Set("Content-Type", "application/json")
-	scope := "private"
-	if s.cfg.PublicCards {
-		scope = "public"
-	}
-	h.Set("Cache-Control", fmt.Sprintf("%s, max-age=%d", scope, int(cardMaxAge.Seconds())))
+	h.Set("Cache-Control", fmt.Sprintf("private, max-age=%d", int(cardMaxAge.Seconds())))
 	h.Set("Vary", headerVersion)
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body)) // honours If-None-Match and HEAD
 }

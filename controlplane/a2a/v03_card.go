@@ -13,7 +13,6 @@ type oldCard struct {
 	URL                  string           `json:"url"`
 	PreferredTransport   string           `json:"preferredTransport"`
 	AdditionalInterfaces []oldInterface   `json:"additionalInterfaces"`
-	Provider             *Provider        `json:"provider,omitempty"`
 	Version              string           `json:"version"`
 	Capabilities         oldCapabilities  `json:"capabilities"`
 	SecuritySchemes      map[string]any   `json:"securitySchemes"`
@@ -40,7 +39,7 @@ type oldCapabilities struct {
 // shows no signatures, which were made over the card of 1.0.
 func (c card) oldForm() oldCard {
 	old := oldCard{
-		ProtocolVersion: "0.3.0", Name: c.Name, Description: c.Description, Provider: c.Provider, Version: c.Version,
+		ProtocolVersion: "0.3.0", Name: c.Name, Description: c.Description, Version: c.Version,
 		Capabilities: oldCapabilities{
 			Streaming: c.Capabilities.Streaming, PushNotifications: c.Capabilities.PushNotifications, Extensions: c.Capabilities.Extensions,
 		},

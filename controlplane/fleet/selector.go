@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -70,15 +69,6 @@ func ParseSelector(s string) (Selector, error) {
 		return Selector{}, selectorFault(s, fmt.Sprintf("want at most %d requirements", maxRequirements))
 	}
 	return sel, nil
-}
-
-// SelectLabels picks instances that have all these labels with these values.
-func SelectLabels(labels map[string]string) Selector {
-	var s Selector
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		s.requirements = append(s.requirements, requirement{key, opIn, []string{labels[key]}})
-	}
-	return s
 }
 
 func selectorFault(part, broken string) error {

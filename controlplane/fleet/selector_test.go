@@ -66,9 +66,13 @@ func TestSelectorsReadWhatTheyWrite(t *testing.T) {
 		if s.Matches(labels) != again.Matches(labels) {
 			t.Fatalf("%q means something else when it is read again", s)
 		}
-		all := fleet.SelectLabels(labels)
-		if !all.Matches(labels) {
-			t.Fatalf("%q does not pick its own labels", all)
+		var equal []string
+		for key, value := range labels {
+			equal = append(equal, key+"="+value)
+		}
+		all, err := fleet.ParseSelector(strings.Join(equal, ","))
+		if err != nil || !all.Matches(labels) {
+			t.Fatalf("%q does not pick its own labels (%v)", all, err)
 		}
 		for key := range labels {
 			fewer := map[string]string{}

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"errors"
+	"maps"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
@@ -106,7 +107,7 @@ func eventsOf(old, next supervise.Record, n supervise.Note) []Event {
 	if !old.ExpiresAt.Equal(next.ExpiresAt) {
 		all = append(all, eventOf(next, EventRenewed, n))
 	}
-	if !sameLabels(old.Labels, next.Labels) {
+	if !maps.Equal(old.Labels, next.Labels) {
 		all = append(all, eventOf(next, EventLabels, n))
 	}
 	return all
@@ -116,16 +117,4 @@ func faultEvent(r supervise.Record, f *instance.Fault, n supervise.Note) Event {
 	e := eventOf(r, EventFault, n)
 	e.Reason, e.Message = f.Code, f.Error()
 	return e
-}
-
-func sameLabels(a, b map[string]string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k, v := range a {
-		if w, ok := b[k]; !ok || w != v {
-			return false
-		}
-	}
-	return true
 }

@@ -52,15 +52,14 @@ type shimEnd struct {
 
 // shimBox holds a run below a process of its own that adopts every orphan.
 type shimBox struct {
-	program string // of this agent
-	conn    *net.UnixConn
-	orders  *json.Encoder
-	exit    chan procExit
-	empty   chan usage
+	conn   *net.UnixConn
+	orders *json.Encoder
+	exit   chan procExit
+	empty  chan usage
 }
 
-func newShimBox(program string) box {
-	return &shimBox{program: program, exit: make(chan procExit, 1), empty: make(chan usage, 1)}
+func newShimBox() box {
+	return &shimBox{exit: make(chan procExit, 1), empty: make(chan usage, 1)}
 }
 
 func (b *shimBox) exited() <-chan procExit { return b.exit }
@@ -75,7 +74,7 @@ func (b *shimBox) launch(l launch) error {
 	if err != nil {
 		return errors.Join(err, ours.Close(), theirs.Close())
 	}
-	shim, err := os.StartProcess(b.program, []string{"sandbox-agent", ShimCommand}, &os.ProcAttr{
+	shim, err := os.StartProcess("/proc/self/exe", []string{"sandbox-agent", ShimCommand}, &os.ProcAttr{
 		Env:   []string{},
 		Files: []*os.File{null, null, os.Stderr, theirs, l.stdio[0], l.stdio[1], l.stdio[2], l.cwd},
 		Sys:   &syscall.SysProcAttr{Setsid: true},

@@ -31,9 +31,6 @@ type Options struct {
 	CgroupMount string
 	// ReserveMemory is kept from all runs together, in bytes; 0: nothing is.
 	ReserveMemory uint64
-	// Program is this agent's own executable, for the subreaper. Empty:
-	// /proc/self/exe.
-	Program string
 	// Accounts is the directory of passwd and group. Empty: /etc.
 	Accounts string
 }
@@ -64,9 +61,6 @@ type entry struct {
 // NewTable makes an empty table. Processes that an earlier agent has left in
 // the control group are killed and their runs are known as lost.
 func NewTable(opt Options) (*Table, error) {
-	if opt.Program == "" {
-		opt.Program = "/proc/self/exe"
-	}
 	if opt.Accounts == "" {
 		opt.Accounts = "/etc"
 	}
@@ -77,7 +71,7 @@ func NewTable(opt Options) (*Table, error) {
 	}
 	t.budget = max(info.Totalram*uint64(info.Unit)/4, agentv1.MaxOutputBuffer)
 	if opt.CgroupMount == "" {
-		t.newBox = func(string) box { return newShimBox(opt.Program) }
+		t.newBox = func(string) box { return newShimBox() }
 		return t, nil
 	}
 	tree, err := openCgroupTree(opt.CgroupMount, opt.ReserveMemory)

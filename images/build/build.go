@@ -52,7 +52,9 @@ type builder struct {
 }
 
 // All builds the named shipped recipes, or every one of them when none is
-// named. It stops at the first that fails.
+// named, and imports each image into the store as soon as it is made. What has
+// not changed since it was last built is there already. It stops at the first
+// that fails.
 func All(ctx context.Context, opts Options, names ...string) ([]images.Manifest, error) {
 	if len(names) == 0 {
 		names = recipes.Names()
@@ -65,12 +67,6 @@ func All(ctx context.Context, opts Options, names ...string) ([]images.Manifest,
 		}
 		wanted = append(wanted, r)
 	}
-	return Images(ctx, opts, wanted)
-}
-
-// Images builds the given recipes, one after another, and imports each into
-// the store as soon as it is made.
-func Images(ctx context.Context, opts Options, wanted []recipes.Recipe) ([]images.Manifest, error) {
 	b, done, err := start(ctx, opts)
 	if err != nil {
 		return nil, err
@@ -88,16 +84,6 @@ func Images(ctx context.Context, opts Options, wanted []recipes.Recipe) ([]image
 		out = append(out, m)
 	}
 	return out, nil
-}
-
-// Image builds one recipe and imports the image into the store. When nothing
-// has changed since it was last built, it says so and returns what is there.
-func Image(ctx context.Context, r recipes.Recipe, opts Options) (images.Manifest, error) {
-	out, err := Images(ctx, opts, []recipes.Recipe{r})
-	if err != nil {
-		return images.Manifest{}, err
-	}
-	return out[0], nil
 }
 
 // start takes the work directory for this call.

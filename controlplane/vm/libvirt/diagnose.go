@@ -45,9 +45,6 @@ func (m *machine) Diagnose(ctx context.Context) vm.Diagnosis {
 	if proc != nil && !isClosed(proc.gone) {
 		d.Facts["pid"] = strconv.Itoa(proc.pid)
 	}
-	if m.cgroup() == "" {
-		d.Facts["cgroup"] = "none: no delegated cgroup is configured"
-	}
 	if m.d.session == nil {
 		return d
 	}

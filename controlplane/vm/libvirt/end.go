@@ -56,7 +56,7 @@ func (m *machine) cut(ctx context.Context) error {
 	if err := m.settled(ctx); err != nil {
 		return err
 	}
-	return errors.Join(m.removeCgroup(), removeFile(m.files.socket()))
+	return removeFile(m.files.socket())
 }
 
 // destroyDomain ends the domain and returns when its process is gone. A domain

@@ -32,11 +32,7 @@ func (d *Driver) inspect() lack {
 	if runtime.GOARCH != "amd64" {
 		return lack{reason: "machines are described for x86_64 only, this host is " + runtime.GOARCH}
 	}
-	name := d.cfg.Emulator
-	if name == "" {
-		name = "qemu-system-x86_64"
-	}
-	path, err := exec.LookPath(name)
+	path, err := exec.LookPath("qemu-system-x86_64")
 	if err == nil {
 		path, err = filepath.Abs(path)
 	}

@@ -40,8 +40,6 @@ type Config struct {
 	StateDir string
 	// URI is the libvirt connection; "" is the embedded driver on StateDir.
 	URI string
-	// Emulator is the QEMU binary; "" looks for qemu-system-x86_64 in PATH.
-	Emulator string
 	// User is the account hypervisors run as when we are root; "" is
 	// DefaultUser. An ordinary user's machines run as that user.
 	User string
@@ -51,13 +49,7 @@ type Config struct {
 	// Accelerator says whether KVM is proven to work here, and if not, why and
 	// what mends it. nil means emulation. Called once.
 	Accelerator func(ctx context.Context) (kvm bool, reason, remedy string)
-	// KnownChild says whether somebody in this process waits for a child; nil
-	// makes the reaper leave all but adopted hypervisors alone.
-	KnownChild func(pid int) bool
-	// Cgroup is a delegated cgroup v2 directory beneath which every machine
-	// gets a group with its limits; "" places none.
-	Cgroup string
-	Log    *slog.Logger
+	Log         *slog.Logger
 
 	// fail is asked after every step of Create and Start, by tests only.
 	fail func(step string) error
@@ -175,7 +167,7 @@ func (d *Driver) prepareEmbedded(ctx context.Context) error {
 	if d.pipe, err = embedded.OpenLogPipe(d.root.Dir, d.log); err != nil {
 		return err
 	}
-	if d.reaper, err = embedded.StartReaper(d.cfg.KnownChild); err != nil {
+	if d.reaper, err = embedded.StartReaper(); err != nil {
 		return err
 	}
 	swept, err := embedded.Sweep(ctx, d.root)

@@ -92,7 +92,7 @@ func (m *machine) adopt(ctx context.Context, rec record) error {
 		rec.Run.Ended = &exit
 		close(ended)
 		m.set(rec, life{phase: phaseEnded, exit: exit}, ended)
-		return errors.Join(rec.save(m.files), m.removeCgroup())
+		return rec.save(m.files)
 	}
 	rec.Run.Ended = nil
 	m.set(rec, now, ended)

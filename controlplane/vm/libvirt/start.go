@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	lv "libvirt.org/go/libvirt"
@@ -72,7 +71,6 @@ func (m *machine) start(ctx context.Context) error {
 		{"journal", b.begin, b.rewind},
 		{"domain", b.define, b.destroy},
 		{"process", b.attach, nil},
-		{"cgroup", b.place, b.unplace},
 		{"plug", b.plug, nil},
 		{"resume", b.resume, nil},
 		{"journal running", b.running, nil},
@@ -236,28 +234,6 @@ func (b *boot) running(context.Context) error {
 		m.life.phase, m.since = phaseRunning, time.Now()
 	}
 	return m.record.save(m.files)
-}
-
-// place puts the hypervisor into a cgroup of its own with the machine's
-// limits. It has not executed anything of the guest yet.
-func (b *boot) place(context.Context) error {
-	m := b.m
-	if m.d.cfg.Cgroup == "" {
-		return nil
-	}
-	m.mu.Lock()
-	pid := m.proc.pid
-	m.mu.Unlock()
-	return placeInCgroup(m.cgroup(), pid, m.record.CPUs, m.record.Memory)
-}
-
-func (b *boot) unplace(context.Context) error { return b.m.removeCgroup() }
-
-func (m *machine) cgroup() string {
-	if m.d.cfg.Cgroup == "" {
-		return ""
-	}
-	return filepath.Join(m.d.cfg.Cgroup, string(m.id))
 }
 
 // openLink listens for the machine's QEMU on the vhost-user way.

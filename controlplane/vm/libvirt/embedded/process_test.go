@@ -202,7 +202,7 @@ func TestPIDFD(t *testing.T) {
 
 // TestReaper checks that daemons are reaped and children of os/exec are not.
 func TestReaper(t *testing.T) {
-	r, err := StartReaper(nil)
+	r, err := StartReaper()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,26 +246,18 @@ func TestReaper(t *testing.T) {
 	}
 }
 
-func TestPatience(t *testing.T) {
-	own, err := unix.Getsid(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	known := &Reaper{known: func(pid int) bool { return pid == 5 }}
+func TestAdopted(t *testing.T) {
+	const own = 2
 	for _, test := range []struct {
-		r    *Reaper
 		st   stat
-		wait time.Duration
-		ok   bool
+		want bool
 	}{
-		{&Reaper{}, stat{pid: 5, session: own}, 0, false},
-		{&Reaper{}, stat{pid: 5, session: 5}, 0, false},
-		{&Reaper{}, stat{pid: 5, session: 4}, settle, true},
-		{known, stat{pid: 5, session: own}, 0, false},
-		{known, stat{pid: 6, session: own}, strangerAge, true},
+		{stat{pid: 5, session: own}, false},
+		{stat{pid: 5, session: 5}, false},
+		{stat{pid: 5, session: 4}, true},
 	} {
-		if wait, ok := test.r.patience(test.st); wait != test.wait || ok != test.ok {
-			t.Errorf("%+v: %v %v", test.st, wait, ok)
+		if got := test.st.adopted(own); got != test.want {
+			t.Errorf("%+v: %v", test.st, got)
 		}
 	}
 }

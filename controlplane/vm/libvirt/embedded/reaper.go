@@ -18,8 +18,6 @@ const (
 	// settle lies between the two sightings of a zombie. It leaves whoever
 	// started the child the time to wait for it.
 	settle = 50 * time.Millisecond
-	// strangerAge is how long a zombie of our own session must have been one.
-	strangerAge = time.Second
 )
 
 // Reaper collects ended hypervisors. libvirt starts them as daemons, so that
@@ -30,16 +28,13 @@ const (
 // daemons are told by their session, which is neither ours nor led by
 // themselves; children of os/exec and of libvirt are in ours or lead one.
 type Reaper struct {
-	// known says whether a child of ours is waited for by somebody. May be nil:
-	// then only adopted daemons are reaped.
-	known func(pid int) bool
-	stop  chan struct{}
-	done  chan struct{}
-	was   int32
+	stop chan struct{}
+	done chan struct{}
+	was  int32
 }
 
 // StartReaper makes this process a subreaper and starts reaping.
-func StartReaper(known func(pid int) bool) (*Reaper, error) {
+func StartReaper() (*Reaper, error) {
 	var was int32 // the kernel writes a C int
 	if err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&was)), 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("cannot ask for the subreaper setting: %w", err)
@@ -47,7 +42,7 @@ func StartReaper(known func(pid int) bool) (*Reaper, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("cannot become a subreaper: %w", err)
 	}
-	r := &Reaper{known: known, stop: make(chan struct{}), done: make(chan struct{}), was: was}
+	r := &Reaper{stop: make(chan struct{}), done: make(chan struct{}), was: was}
 	go r.run()
 	return r, nil
 }
@@ -75,7 +70,7 @@ func (r *Reaper) run() {
 		case <-died:
 		case <-again.C:
 		}
-		if next := r.look(seen, time.Now()); next > 0 {
+		if next := look(seen, time.Now()); next > 0 {
 			again.Reset(next)
 		}
 	}
@@ -83,16 +78,16 @@ func (r *Reaper) run() {
 
 // look reaps what is due and returns when to look again, 0 for not before the
 // next signal. seen holds the first sighting of every zombie.
-func (r *Reaper) look(seen map[int]time.Time, now time.Time) time.Duration {
+func look(seen map[int]time.Time, now time.Time) time.Duration {
+	own, err := unix.Getsid(0)
+	if err != nil {
+		return 0
+	}
 	present := map[int]bool{}
 	var next time.Duration
 	for _, pid := range children() {
 		st, err := readStat(pid)
-		if err != nil || st.state != 'Z' {
-			continue
-		}
-		wait, ok := r.patience(st)
-		if !ok {
+		if err != nil || st.state != 'Z' || !st.adopted(own) {
 			continue
 		}
 		present[pid] = true
@@ -100,7 +95,7 @@ func (r *Reaper) look(seen map[int]time.Time, now time.Time) time.Duration {
 		if !known {
 			first, seen[pid] = now, now
 		}
-		if left := wait - now.Sub(first); left > 0 {
+		if left := settle - now.Sub(first); left > 0 {
 			if next == 0 || left < next {
 				next = left
 			}
@@ -116,21 +111,9 @@ func (r *Reaper) look(seen map[int]time.Time, now time.Time) time.Duration {
 	return next
 }
 
-// patience says how long a zombie must have been seen before it is taken, and
-// whether it may be taken at all.
-func (r *Reaper) patience(st stat) (time.Duration, bool) {
-	own, err := unix.Getsid(0)
-	if err != nil {
-		return 0, false
-	}
-	if st.session != own && st.session != st.pid {
-		return settle, true
-	}
-	if r.known != nil && !r.known(st.pid) {
-		return strangerAge, true
-	}
-	return 0, false
-}
+// adopted says whether a child, seen from our own session, came to us as a
+// daemon that its parent had left.
+func (s stat) adopted(own int) bool { return s.session != own && s.session != s.pid }
 
 // children returns the pids of all children of this process.
 func children() []int {

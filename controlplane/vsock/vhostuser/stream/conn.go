@@ -127,9 +127,6 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Unsent is the number of bytes written that the peer's ring has not got yet.
-func (c *Conn) Unsent() int { return c.out.len }
-
 // CloseWrite says that nothing more will be written; what is queued still
 // goes out before the peer learns it.
 func (c *Conn) CloseWrite() error { return c.shut(shutSend) }

@@ -89,9 +89,6 @@ func (g *Guest) Close() error {
 	return errors.Join(unix.Munmap(g.memory), unix.Close(g.file))
 }
 
-// Memory is the guest's memory, to spoil it.
-func (g *Guest) Memory() []byte { return g.memory }
-
 // Truncate takes the guest's memory away beneath everyone.
 func (g *Guest) Truncate() error {
 	g.mu.Lock()
