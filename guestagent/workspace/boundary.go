@@ -86,9 +86,9 @@ func MakeRoot(path string, owner Owner) (*Root, error) {
 // Close gives the directory back. Files opened below it stay open.
 func (r *Root) Close() error { return r.dir.Close() }
 
-// Relative turns a path that is absolute below the root, or relative to it,
+// relative turns a path that is absolute below the root, or relative to it,
 // into one relative to it. It does not resolve "..": the kernel does.
-func (r *Root) Relative(path string) (string, error) {
+func (r *Root) relative(path string) (string, error) {
 	if err := checkPath(path); err != nil {
 		return "", fmt.Errorf("cannot use path %q: %w", path, err)
 	}
@@ -111,7 +111,7 @@ func (r *Root) OpenDir(path string) (*os.File, error) {
 	rel := "."
 	if path != "" {
 		var err error
-		if rel, err = r.Relative(path); err != nil {
+		if rel, err = r.relative(path); err != nil {
 			return nil, err
 		}
 	}

@@ -38,7 +38,7 @@ type Writer struct {
 // Create begins to write a file below the root. The caller ends with Commit
 // or Abort.
 func (r *Root) Create(name string, opt FileOptions) (*Writer, error) {
-	rel, err := r.Relative(name)
+	rel, err := r.relative(name)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ type Reader struct {
 
 // Open begins to read a regular file of at most limit bytes; 0 is no bound.
 func (r *Root) Open(name string, limit uint64) (*Reader, error) {
-	rel, err := r.Relative(name)
+	rel, err := r.relative(name)
 	if err != nil {
 		return nil, err
 	}

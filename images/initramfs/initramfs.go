@@ -22,9 +22,9 @@ const (
 	typeRegular = 0o100000
 )
 
-// BootConfigName is the archive name of a machine's boot configuration; the
+// bootConfigName is the archive name of a machine's boot configuration; the
 // kernel unpacks it as /config.json.
-const BootConfigName = "config.json"
+const bootConfigName = "config.json"
 
 // Entry is one file or directory. It belongs to root and has no times.
 type Entry struct {
@@ -110,6 +110,6 @@ func padding(n int) string { return "\x00\x00\x00"[:(4-n%4)%4] }
 func BootConfigSegment(data []byte) []byte {
 	var b bytes.Buffer
 	// Neither the name nor the mode can be wrong, and a buffer takes all.
-	_ = Write(&b, []Entry{{Name: BootConfigName, Mode: 0o600, Data: data}})
+	_ = Write(&b, []Entry{{Name: bootConfigName, Mode: 0o600, Data: data}})
 	return b.Bytes()
 }

@@ -33,7 +33,7 @@ func TestBootConfigSegmentGolden(t *testing.T) {
 }
 
 func TestBootConfigNameIsTheContracts(t *testing.T) {
-	if got := "/" + BootConfigName; got != agentv1.BootConfigPath {
+	if got := "/" + bootConfigName; got != agentv1.BootConfigPath {
 		t.Errorf("the segment holds %q, the agent looks for %q", got, agentv1.BootConfigPath)
 	}
 }

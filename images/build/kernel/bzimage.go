@@ -46,12 +46,12 @@ type Image struct {
 	Reason string
 }
 
-// Extract returns the ELF kernel inside a bzImage when that kernel has a PVH
+// extract returns the ELF kernel inside a bzImage when that kernel has a PVH
 // entry point, and the bzImage itself, with the reason, when it has none or
 // its compression is not known. A file that is no bzImage, or whose payload is
 // damaged, is an error.
-func Extract(ctx context.Context, bz []byte) (Image, error) {
-	payload, err := Payload(bz)
+func extract(ctx context.Context, bz []byte) (Image, error) {
+	payload, err := findPayload(bz)
 	if err != nil {
 		return Image{}, err
 	}
@@ -62,7 +62,7 @@ func Extract(ctx context.Context, bz []byte) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	ok, err := HasPVHEntry(vmlinux)
+	ok, err := hasPVHEntry(vmlinux)
 	if err != nil {
 		return Image{}, err
 	}
@@ -72,9 +72,9 @@ func Extract(ctx context.Context, bz []byte) (Image, error) {
 	return Image{Data: vmlinux, Format: FormatPVH}, nil
 }
 
-// Payload returns the part of a bzImage that holds the compressed kernel. It
+// findPayload returns the part of a bzImage that holds the compressed kernel. It
 // shares memory with bz.
-func Payload(bz []byte) ([]byte, error) {
+func findPayload(bz []byte) ([]byte, error) {
 	if len(bz) < headerEnd || len(bz) > maxKernel {
 		return nil, fmt.Errorf("cannot read bzImage: size %d is not between %d and %d", len(bz), headerEnd, maxKernel)
 	}
@@ -96,10 +96,10 @@ func Payload(bz []byte) ([]byte, error) {
 	return bz[start : start+length], nil
 }
 
-// HasPVHEntry says whether an ELF kernel carries the Xen note with its 32-bit
+// hasPVHEntry says whether an ELF kernel carries the Xen note with its 32-bit
 // physical entry point (XEN_ELFNOTE_PHYS32_ENTRY), which is what makes it
 // bootable without a boot loader.
-func HasPVHEntry(vmlinux []byte) (bool, error) {
+func hasPVHEntry(vmlinux []byte) (bool, error) {
 	f, err := elf.NewFile(bytes.NewReader(vmlinux))
 	if err != nil {
 		return false, fmt.Errorf("cannot read kernel: %w", err)

@@ -127,7 +127,7 @@ func TestExtractFindsThePVHKernel(t *testing.T) {
 	}
 	for name, payload := range packed {
 		t.Run(name, func(t *testing.T) {
-			got, err := Extract(t.Context(), bzImage(payload))
+			got, err := extract(t.Context(), bzImage(payload))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -136,7 +136,7 @@ func TestExtractFindsThePVHKernel(t *testing.T) {
 				want = long
 			}
 			if got.Format != FormatPVH || got.Reason != "" || !bytes.Equal(got.Data, want) {
-				t.Errorf("Extract() = %d bytes of format %q, reason %q", len(got.Data), got.Format, got.Reason)
+				t.Errorf("extract() = %d bytes of format %q, reason %q", len(got.Data), got.Format, got.Reason)
 			}
 		})
 	}
@@ -148,9 +148,9 @@ func TestExtractKeepsTheBzImage(t *testing.T) {
 		"compression":  []byte("BZh91AY&SY and so on"),
 	} {
 		bz := bzImage(payload)
-		got, err := Extract(t.Context(), bz)
+		got, err := extract(t.Context(), bz)
 		if err != nil || got.Format != FormatBzImage || !bytes.Equal(got.Data, bz) || !strings.Contains(got.Reason, reason) {
-			t.Errorf("Extract() = format %q, reason %q, %v; want bzimage because of %q", got.Format, got.Reason, err, reason)
+			t.Errorf("extract() = format %q, reason %q, %v; want bzimage because of %q", got.Format, got.Reason, err, reason)
 		}
 	}
 }
@@ -177,7 +177,7 @@ func TestExtractRefuses(t *testing.T) {
 		"only a magic":  bzImage([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0, 0, 0}),
 		"damaged magic": bzImage([]byte{0xfd, '7', 'z', 'X', 'Z', 0, 1, 2, 3, 4, 5, 6}),
 	} {
-		if got, err := Extract(t.Context(), bad); err == nil {
+		if got, err := extract(t.Context(), bad); err == nil {
 			t.Errorf("%s: accepted as %s", name, got.Format)
 		}
 	}
@@ -189,9 +189,9 @@ func TestHasNote(t *testing.T) {
 		kind uint32
 		want bool
 	}{{"Xen", 18, true}, {"Xen", 6, false}, {"GNU", 18, false}, {"Xenon", 18, false}} {
-		got, err := HasPVHEntry(elfWithNote(c.name, c.kind))
+		got, err := hasPVHEntry(elfWithNote(c.name, c.kind))
 		if err != nil || got != c.want {
-			t.Errorf("note %q %d: HasPVHEntry() = %v, %v; want %v", c.name, c.kind, got, err, c.want)
+			t.Errorf("note %q %d: hasPVHEntry() = %v, %v; want %v", c.name, c.kind, got, err, c.want)
 		}
 	}
 }
@@ -214,7 +214,7 @@ func FuzzBzImage(f *testing.F) {
 	f.Add(bzImage(sized(packZstd(f, vmlinux), len(vmlinux))))
 	f.Add([]byte("HdrS"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		payload, err := Payload(data)
+		payload, err := findPayload(data)
 		if err != nil {
 			return
 		}
@@ -229,7 +229,7 @@ func FuzzBzImage(f *testing.F) {
 		if len(out) > limit {
 			t.Errorf("%d bytes came out", len(out))
 		}
-		_, _ = HasPVHEntry(out)
+		_, _ = hasPVHEntry(out)
 	})
 }
 

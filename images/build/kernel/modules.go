@@ -16,20 +16,20 @@ const (
 	maxModinfo = 1 << 20
 )
 
-// Dependencies knows which modules a kernel has and what each needs.
-type Dependencies struct {
+// moduleGraph knows which modules a kernel has and what each needs.
+type moduleGraph struct {
 	files   map[string]string   // module name → its file
 	needs   map[string][]string // module name → modules to load before it
 	builtin map[string]bool
 }
 
-// NewDependencies returns the dependencies of a kernel without modules.
-func NewDependencies() *Dependencies {
-	return &Dependencies{files: map[string]string{}, needs: map[string][]string{}, builtin: map[string]bool{}}
+// newModuleGraph returns the dependencies of a kernel without modules.
+func newModuleGraph() *moduleGraph {
+	return &moduleGraph{files: map[string]string{}, needs: map[string][]string{}, builtin: map[string]bool{}}
 }
 
-// Add adds the module in the given file, with the names of those it needs.
-func (d *Dependencies) Add(file string, needs []string) error {
+// add adds the module in the given file, with the names of those it needs.
+func (d *moduleGraph) add(file string, needs []string) error {
 	name, err := moduleName(file)
 	if err != nil {
 		return err
@@ -47,8 +47,8 @@ func (d *Dependencies) Add(file string, needs []string) error {
 	return nil
 }
 
-// AddBuiltin reads a modules.builtin file: modules that need no loading.
-func (d *Dependencies) AddBuiltin(r io.Reader) error {
+// addBuiltin reads a modules.builtin file: modules that need no loading.
+func (d *moduleGraph) addBuiltin(r io.Reader) error {
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 0, maxLine), maxLine)
 	for n := 1; s.Scan(); n++ {
@@ -68,16 +68,16 @@ func (d *Dependencies) AddBuiltin(r io.Reader) error {
 	return nil
 }
 
-// Module is one kernel module.
-type Module struct {
+// loadable is one module to load.
+type loadable struct {
 	Name string // with underscores, as the kernel calls it
-	Path string // as given to Add
+	Path string // as given to add
 }
 
-// Order returns the modules to load, each after those it needs, so that all
+// order returns the modules to load, each after those it needs, so that all
 // of required and those of optional that exist are loaded. Modules that are
 // built into the kernel are left out.
-func (d *Dependencies) Order(required, optional []string) ([]Module, error) {
+func (d *moduleGraph) order(required, optional []string) ([]loadable, error) {
 	o := ordering{deps: d, state: map[string]int{}}
 	for _, name := range required {
 		if err := o.visit(canonical(name)); err != nil {
@@ -102,9 +102,9 @@ const (
 )
 
 type ordering struct {
-	deps  *Dependencies
+	deps  *moduleGraph
 	state map[string]int
-	out   []Module
+	out   []loadable
 }
 
 func (o *ordering) visit(name string) error {
@@ -125,13 +125,13 @@ func (o *ordering) visit(name string) error {
 		}
 	}
 	o.state[name] = done
-	o.out = append(o.out, Module{Name: name, Path: file})
+	o.out = append(o.out, loadable{Name: name, Path: file})
 	return nil
 }
 
-// Needs reads, out of a module's .modinfo section, the names of the modules
+// readNeeds reads, out of a module's .modinfo section, the names of the modules
 // that must be loaded before it.
-func Needs(module []byte) ([]string, error) {
+func readNeeds(module []byte) ([]string, error) {
 	f, err := elf.NewFile(bytes.NewReader(module))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read module: %w", err)

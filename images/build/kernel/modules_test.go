@@ -51,23 +51,23 @@ func TestNeeds(t *testing.T) {
 		"depends=a, b ,,c\x00":       "[a b c]",
 		"depends=a\x00depends=b\x00": "[a]",
 	} {
-		got, err := Needs(module(info))
+		got, err := readNeeds(module(info))
 		if err != nil || fmt.Sprint(got) != want {
-			t.Errorf("Needs(%q) = %v, %v; want %s", info, got, err, want)
+			t.Errorf("readNeeds(%q) = %v, %v; want %s", info, got, err, want)
 		}
 	}
 	for name, bad := range map[string][]byte{"empty": nil, "text": []byte("hello"), "no section": elfWithNote("Xen", 18)} {
-		if _, err := Needs(bad); err == nil {
+		if _, err := readNeeds(bad); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
 }
 
-func dependencies(t testing.TB, needs map[string]string) *Dependencies {
+func dependencies(t testing.TB, needs map[string]string) *moduleGraph {
 	t.Helper()
-	d := NewDependencies()
+	d := newModuleGraph()
 	for file, list := range needs {
-		if err := d.Add("kernel/"+file+".ko", splitNames(list)); err != nil {
+		if err := d.add("kernel/"+file+".ko", splitNames(list)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -80,10 +80,10 @@ func TestOrder(t *testing.T) {
 		"virtio_pci": "virtio_ring,virtio,virtio_pci_modern_dev,virtio_pci_legacy_dev",
 		"virtio_blk": "virtio,virtio_ring", "virtio-rng": "virtio,rng-core,virtio_ring", "unrelated": "",
 	})
-	if err := d.AddBuiltin(strings.NewReader("kernel/drivers/char/hw_random/rng-core.ko\n\nkernel/fs/ext4/ext4.ko\n")); err != nil {
+	if err := d.addBuiltin(strings.NewReader("kernel/drivers/char/hw_random/rng-core.ko\n\nkernel/fs/ext4/ext4.ko\n")); err != nil {
 		t.Fatal(err)
 	}
-	got, err := d.Order([]string{"virtio_pci", "virtio_blk", "ext4"}, []string{"virtio_rng", "not_there"})
+	got, err := d.order([]string{"virtio_pci", "virtio_blk", "ext4"}, []string{"virtio_rng", "not_there"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,23 +103,23 @@ func TestOrder(t *testing.T) {
 func TestOrderRefuses(t *testing.T) {
 	d := dependencies(t, map[string]string{"a": "b", "b": "c", "c": "a", "d": "gone"})
 	for _, name := range []string{"a", "d", "gone"} {
-		if _, err := d.Order([]string{name}, nil); err == nil {
+		if _, err := d.order([]string{name}, nil); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	if _, err := d.Order(nil, []string{"d"}); err == nil {
+	if _, err := d.order(nil, []string{"d"}); err == nil {
 		t.Error("an optional module that is there but cannot be loaded was accepted")
 	}
 }
 
 func TestAddRefuses(t *testing.T) {
 	for _, file := range []string{"", "x", "/lib/x.ko", "../x.ko", "a/../x.ko", ".ko", "x.ko.exe", "a b.ko"} {
-		if err := NewDependencies().Add(file, nil); err == nil {
+		if err := newModuleGraph().add(file, nil); err == nil {
 			t.Errorf("%q: accepted", file)
 		}
 	}
 	d := dependencies(t, map[string]string{"a-b": ""})
-	if err := d.Add("other/a_b.ko", nil); err == nil {
+	if err := d.add("other/a_b.ko", nil); err == nil {
 		t.Error("one module in two files was accepted")
 	}
 }
@@ -129,7 +129,7 @@ func TestAddRefuses(t *testing.T) {
 func TestOrderProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 12).Draw(t, "modules")
-		d := NewDependencies()
+		d := newModuleGraph()
 		needs := map[string][]string{}
 		for i := range n {
 			name := fmt.Sprintf("m%d", i)
@@ -140,12 +140,12 @@ func TestOrderProperties(t *testing.T) {
 				}
 			}
 			needs[name] = list
-			if err := d.Add(name+".ko", list); err != nil {
+			if err := d.add(name+".ko", list); err != nil {
 				t.Fatal(err)
 			}
 		}
 		want := fmt.Sprintf("m%d", rapid.IntRange(0, n-1).Draw(t, "wanted"))
-		got, err := d.Order([]string{want}, nil)
+		got, err := d.order([]string{want}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func TestOrderProperties(t *testing.T) {
 					t.Fatalf("%s does not come before %s", need, name)
 				}
 			}
-			needed := slices.ContainsFunc(got, func(m Module) bool { return slices.Contains(needs[m.Name], name) })
+			needed := slices.ContainsFunc(got, func(m loadable) bool { return slices.Contains(needs[m.Name], name) })
 			if name != want && !needed {
 				t.Fatalf("%s comes though nothing needs it", name)
 			}
@@ -189,13 +189,13 @@ func FuzzModules(f *testing.F) {
 	f.Add(module("depends=a,b\x00"), "kernel/a.ko\nkernel/b.ko\n")
 	f.Add([]byte("\x7fELF"), "../x.ko")
 	f.Fuzz(func(t *testing.T, ko []byte, builtin string) {
-		needs, _ := Needs(ko)
-		d := NewDependencies()
-		_ = d.AddBuiltin(strings.NewReader(builtin))
-		if err := d.Add("kernel/x.ko", needs); err != nil {
+		needs, _ := readNeeds(ko)
+		d := newModuleGraph()
+		_ = d.addBuiltin(strings.NewReader(builtin))
+		if err := d.add("kernel/x.ko", needs); err != nil {
 			t.Fatal(err)
 		}
-		order, err := d.Order([]string{"x"}, nil)
+		order, err := d.order([]string{"x"}, nil)
 		if err == nil && !d.builtin["x"] && (len(order) != 1 || order[0].Name != "x") {
 			t.Errorf("the order is %v", order)
 		}

@@ -59,7 +59,7 @@ func readPackage(ctx context.Context, deb string, required, optional []string) (
 	if bz == nil {
 		return Contents{}, fmt.Errorf("it holds no %s*", kernelPrefix)
 	}
-	if c.Kernel, err = Extract(ctx, bz); err != nil {
+	if c.Kernel, err = extract(ctx, bz); err != nil {
 		return Contents{}, err
 	}
 	if c.Modules, err = chooseModules(ctx, files, c.Release, required, optional); err != nil {
@@ -81,12 +81,12 @@ func isModule(name string) bool {
 // distribution's package has no modules.dep, which is made where it is
 // installed.
 func chooseModules(ctx context.Context, files map[string][]byte, release string, required, optional []string) ([]ModuleFile, error) {
-	deps := NewDependencies()
+	deps := newModuleGraph()
 	for name, data := range files {
 		switch {
 		case isKernel(name):
 		case path.Base(name) == "modules.builtin":
-			if err := deps.AddBuiltin(bytes.NewReader(data)); err != nil {
+			if err := deps.addBuiltin(bytes.NewReader(data)); err != nil {
 				return nil, err
 			}
 		case strings.Contains(name, "lib/modules/"+release+"/"):
@@ -95,16 +95,16 @@ func chooseModules(ctx context.Context, files map[string][]byte, release string,
 				return nil, fmt.Errorf("cannot unpack module %q: %w", name, err)
 			}
 			files[name] = plain
-			needs, err := Needs(plain)
+			needs, err := readNeeds(plain)
 			if err != nil {
 				return nil, fmt.Errorf("cannot read module %q: %w", name, err)
 			}
-			if err := deps.Add(name, needs); err != nil {
+			if err := deps.add(name, needs); err != nil {
 				return nil, err
 			}
 		}
 	}
-	order, err := deps.Order(required, optional)
+	order, err := deps.order(required, optional)
 	if err != nil {
 		return nil, err
 	}

@@ -35,17 +35,17 @@ func writeDisk(t *testing.T) (raw, qcow2 string) {
 	for i := range 200 {
 		name := fmt.Sprintf("/usr/share/many/%d/файл %d", i%7, i)
 		content := bytes.Repeat([]byte{byte(i)}, i*100)
-		if err := tree.AddFile(name, 0o640, i, 100000+i, testEpoch-int64(i), bytes.NewReader(content)); err != nil {
+		if err := tree.addFile(name, 0o640, i, 100000+i, testEpoch-int64(i), bytes.NewReader(content)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := tree.AddHardlink("/usr/share/link", "/usr/share/many/1/файл 1"); err != nil {
+	if err := tree.addHardlink("/usr/share/link", "/usr/share/many/1/файл 1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := tree.AddSymlink("/usr/share/symbolic", "many/1", 0, 0, testEpoch); err != nil {
+	if err := tree.addSymlink("/usr/share/symbolic", "many/1", 0, 0, testEpoch); err != nil {
 		t.Fatal(err)
 	}
-	if err := tree.AddFile("/bin/setuid", 0o4755, 0, 0, time.Now().Unix(), strings.NewReader("x")); err != nil {
+	if err := tree.addFile("/bin/setuid", 0o4755, 0, 0, time.Now().Unix(), strings.NewReader("x")); err != nil {
 		t.Fatal(err)
 	}
 	if err := tree.Finish(recipe); err != nil {
@@ -144,7 +144,7 @@ func TestFileSystemHoldsTheTree(t *testing.T) {
 func TestTooSmallDiskSaysSo(t *testing.T) {
 	needTools(t)
 	tree, dir := newTree(t)
-	if err := tree.AddFile("/big", 0o644, 0, 0, testEpoch, io.LimitReader(letters{}, 80<<20)); err != nil {
+	if err := tree.addFile("/big", 0o644, 0, 0, testEpoch, io.LimitReader(letters{}, 80<<20)); err != nil {
 		t.Fatal(err)
 	}
 	work := t.TempDir()

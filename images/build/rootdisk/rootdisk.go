@@ -61,13 +61,13 @@ func (t *Tree) addEntry(r io.Reader, h *tar.Header, name string) error {
 	mode, mtime := uint32(h.Mode)&0o7777, h.ModTime.Unix()
 	switch h.Typeflag {
 	case tar.TypeDir:
-		return t.AddDir(name, mode, h.Uid, h.Gid, mtime)
+		return t.addDir(name, mode, h.Uid, h.Gid, mtime)
 	case tar.TypeReg:
-		return t.AddFile(name, mode, h.Uid, h.Gid, mtime, r)
+		return t.addFile(name, mode, h.Uid, h.Gid, mtime, r)
 	case tar.TypeSymlink:
-		return t.AddSymlink(name, h.Linkname, h.Uid, h.Gid, mtime)
+		return t.addSymlink(name, h.Linkname, h.Uid, h.Gid, mtime)
 	case tar.TypeLink:
-		return t.AddHardlink(name, path.Clean("/"+h.Linkname))
+		return t.addHardlink(name, path.Clean("/"+h.Linkname))
 	default:
 		return fmt.Errorf("%q is of type %q, which a root disk does not hold", name, h.Typeflag)
 	}
@@ -85,21 +85,21 @@ func (t *Tree) AddBusybox(ctx context.Context, program string) error {
 		return fmt.Errorf("cannot add busybox: %w", err)
 	}
 	defer f.Close()
-	if err := t.AddFile("/bin/busybox", 0o755, 0, 0, t.epoch, f); err != nil {
+	if err := t.addFile("/bin/busybox", 0o755, 0, 0, t.epoch, f); err != nil {
 		return err
 	}
 	for applet := range strings.FieldsSeq(list) {
 		if applet == "busybox" || strings.Contains(applet, "/") {
 			continue
 		}
-		if err := t.AddSymlink("/bin/"+applet, "busybox", 0, 0, t.epoch); err != nil {
+		if err := t.addSymlink("/bin/"+applet, "busybox", 0, 0, t.epoch); err != nil {
 			return err
 		}
 	}
 	for _, l := range []recipes.Symlink{
 		{Path: "/sbin", Target: "bin"}, {Path: "/usr/bin", Target: "../bin"}, {Path: "/usr/sbin", Target: "../bin"},
 	} {
-		if err := t.AddSymlink(l.Path, l.Target, 0, 0, t.epoch); err != nil {
+		if err := t.addSymlink(l.Path, l.Target, 0, 0, t.epoch); err != nil {
 			return err
 		}
 	}
@@ -124,7 +124,7 @@ func (t *Tree) Finish(r recipes.Recipe) error {
 		{Path: "/tmp", Mode: 0o1777}, {Path: "/var/tmp", Mode: 0o1777}, {Path: "/var/log", Mode: 0o755}, {Path: "/root", Mode: 0o700},
 		{Path: "/home", Mode: 0o755}, {Path: "/usr/local/bin", Mode: 0o755}, {Path: "/etc", Mode: 0o755},
 	} {
-		if err := t.AddDir(d.Path, uint32(d.Mode), 0, 0, t.epoch); err != nil {
+		if err := t.addDir(d.Path, uint32(d.Mode), 0, 0, t.epoch); err != nil {
 			return err
 		}
 	}
@@ -145,12 +145,12 @@ func (t *Tree) Finish(r recipes.Recipe) error {
 		}
 	}
 	for _, d := range r.Directories {
-		if err := t.AddDir(d.Path, uint32(orMode(d.Mode, 0o755)), d.UID, d.GID, t.epoch); err != nil {
+		if err := t.addDir(d.Path, uint32(orMode(d.Mode, 0o755)), d.UID, d.GID, t.epoch); err != nil {
 			return err
 		}
 	}
 	for _, l := range r.Symlinks {
-		if err := t.AddSymlink(l.Path, l.Target, 0, 0, t.epoch); err != nil {
+		if err := t.addSymlink(l.Path, l.Target, 0, 0, t.epoch); err != nil {
 			return err
 		}
 	}
@@ -165,7 +165,7 @@ func orMode(m, otherwise recipes.Mode) recipes.Mode {
 }
 
 func (t *Tree) addText(f recipes.File) error {
-	return t.AddFile(f.Path, uint32(orMode(f.Mode, 0o644)), 0, 0, t.epoch, strings.NewReader(f.Content))
+	return t.addFile(f.Path, uint32(orMode(f.Mode, 0o644)), 0, 0, t.epoch, strings.NewReader(f.Content))
 }
 
 // addUser adds an account that nobody can log in to with a password.
@@ -188,7 +188,7 @@ func (t *Tree) addUser(u recipes.User) error {
 			return fmt.Errorf("cannot add user %q: %w", u.Name, err)
 		}
 	}
-	return t.AddDir(u.Home, 0o755, u.UID, u.GID, t.epoch)
+	return t.addDir(u.Home, 0o755, u.UID, u.GID, t.epoch)
 }
 
 // appendLine adds a line to a database such as /etc/passwd, and keeps its
@@ -208,7 +208,7 @@ func (t *Tree) appendLine(file, line, key string, mode uint32, required bool) er
 	if full, err := t.resolve(file); err == nil && t.nodes[full] != nil {
 		mode, uid, gid = t.nodes[full].mode, t.nodes[full].uid, t.nodes[full].gid
 	}
-	return t.AddFile(file, mode, uid, gid, t.epoch, io.MultiReader(bytes.NewReader(old), strings.NewReader(line+"\n")))
+	return t.addFile(file, mode, uid, gid, t.epoch, io.MultiReader(bytes.NewReader(old), strings.NewReader(line+"\n")))
 }
 
 // Packages returns "name=version" of the packages dpkg has installed in the

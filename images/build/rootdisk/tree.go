@@ -103,7 +103,7 @@ func (t *Tree) place(name string, n *node) (string, error) {
 		return "", fmt.Errorf("more than %d files", maxNodes)
 	}
 	if parent := path.Dir(name); t.nodes[parent] == nil {
-		if err := t.AddDir(parent, 0o755, 0, 0, t.epoch); err != nil {
+		if err := t.addDir(parent, 0o755, 0, 0, t.epoch); err != nil {
 			return "", err
 		}
 	} else if t.nodes[parent].kind != fs.ModeDir {
@@ -129,8 +129,8 @@ func inside(name string) string {
 	return strings.TrimPrefix(name, "/")
 }
 
-// AddDir adds a directory, or changes the owner and mode of one that exists.
-func (t *Tree) AddDir(name string, mode uint32, uid, gid int, mtime int64) error {
+// addDir adds a directory, or changes the owner and mode of one that exists.
+func (t *Tree) addDir(name string, mode uint32, uid, gid int, mtime int64) error {
 	if name == "/" {
 		t.nodes["/"] = &node{kind: fs.ModeDir, mode: mode, uid: uid, gid: gid, mtime: min(mtime, t.epoch)}
 		return nil
@@ -145,8 +145,8 @@ func (t *Tree) AddDir(name string, mode uint32, uid, gid int, mtime int64) error
 	return nil
 }
 
-// AddFile adds a regular file, or replaces one.
-func (t *Tree) AddFile(name string, mode uint32, uid, gid int, mtime int64, content io.Reader) error {
+// addFile adds a regular file, or replaces one.
+func (t *Tree) addFile(name string, mode uint32, uid, gid int, mtime int64, content io.Reader) error {
 	full, err := t.place(name, &node{mode: mode, uid: uid, gid: gid, mtime: mtime})
 	if err != nil {
 		return fmt.Errorf("cannot add file %q: %w", name, err)
@@ -167,8 +167,8 @@ func (t *Tree) AddFile(name string, mode uint32, uid, gid int, mtime int64, cont
 	return nil
 }
 
-// AddSymlink adds a symbolic link, or replaces one.
-func (t *Tree) AddSymlink(name, target string, uid, gid int, mtime int64) error {
+// addSymlink adds a symbolic link, or replaces one.
+func (t *Tree) addSymlink(name, target string, uid, gid int, mtime int64) error {
 	const maxTarget = 4095
 	if target == "" || len(target) > maxTarget || strings.ContainsRune(target, 0) {
 		return fmt.Errorf("cannot add symbolic link %q: target %q is not valid", name, target)
@@ -183,8 +183,8 @@ func (t *Tree) AddSymlink(name, target string, uid, gid int, mtime int64) error 
 	return nil
 }
 
-// AddHardlink adds another name of a regular file.
-func (t *Tree) AddHardlink(name, existing string) error {
+// addHardlink adds another name of a regular file.
+func (t *Tree) addHardlink(name, existing string) error {
 	from, err := t.resolve(existing)
 	if err != nil {
 		return fmt.Errorf("cannot add link %q: %w", name, err)

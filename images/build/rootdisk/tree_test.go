@@ -166,7 +166,7 @@ func TestUsers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := tree.AddFile("/etc/shadow", 0o640, 0, 42, testEpoch, strings.NewReader("root:*:0::::::\n")); err != nil {
+	if err := tree.addFile("/etc/shadow", 0o640, 0, 42, testEpoch, strings.NewReader("root:*:0::::::\n")); err != nil {
 		t.Fatal(err)
 	}
 	u := recipes.User{Name: "agent", UID: 1000, GID: 1001, Home: "/home/agent", Shell: "/bin/bash"}

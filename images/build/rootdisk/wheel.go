@@ -57,5 +57,5 @@ func (t *Tree) addZipped(entry *zip.File, to string, mode uint32) error {
 			return err
 		}
 	}
-	return t.AddFile(to, mode, 0, 0, t.epoch, r)
+	return t.addFile(to, mode, 0, 0, t.epoch, r)
 }

@@ -38,8 +38,8 @@ type Memory struct {
 	regions []Region
 }
 
-// ErrAddress is wrapped by errors about addresses outside of guest memory.
-var ErrAddress = errors.New("address is not in guest memory")
+// errAddress is wrapped by errors about addresses outside of guest memory.
+var errAddress = errors.New("address is not in guest memory")
 
 // NewMemory checks that the regions neither wrap nor overlap.
 func NewMemory(regions []Region) (Memory, error) {
@@ -82,7 +82,7 @@ func (m Memory) guest(addr, n uint64) ([]byte, error) {
 			return r.Bytes[off : off+min(n, uint64(len(r.Bytes))-off)], nil
 		}
 	}
-	return nil, fmt.Errorf("%w: guest address %#x", ErrAddress, addr)
+	return nil, fmt.Errorf("%w: guest address %#x", errAddress, addr)
 }
 
 // User returns n bytes at an address of the front-end, in one region.
@@ -93,5 +93,5 @@ func (m Memory) User(addr, n uint64) ([]byte, error) {
 			return r.Bytes[off : off+n : off+n], nil
 		}
 	}
-	return nil, fmt.Errorf("%w: %d bytes at front-end address %#x", ErrAddress, n, addr)
+	return nil, fmt.Errorf("%w: %d bytes at front-end address %#x", errAddress, n, addr)
 }
