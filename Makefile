@@ -39,7 +39,6 @@ FAULTS_REAL_STEPS ?= 30
 
 # Where tests find what was built. They skip, and say so, without.
 export SANDBOX_BIN           := $(BIN)
-export SANDBOX_TEST_AGENT    := $(BIN)/sandbox-agent
 export SANDBOX_TEST_IMAGES   := $(STORE)
 export SANDBOX_TEST_GUEST    := $(WORK)/guest
 
@@ -129,14 +128,14 @@ conformance: $(if $(AGAINST),setup,build images) ## Hold sandboxd, or AGAINST=UR
 
 .PHONY: interop
 interop: build images ## Drive a running sandboxd with the A2A SDKs for Go, JavaScript and Python
-	@deploy/setup/install.sh interop
+	@deploy/setup/install.sh python
 	test/interop/setup.sh $(BUILD)/interop
 	SANDBOX_INTEROP=$(BUILD)/interop $(GO) test -race -count=1 -v -timeout 15m ./test/interop $(INTEROPFLAGS)
 
 .PHONY: api-test
 api-test: build images ## Hold the management API of a running sandboxd to its OpenAPI document (schemathesis)
-	@deploy/setup/install.sh api
-	test/api/setup.sh $(BUILD)/schemathesis
+	@deploy/setup/install.sh python
+	deploy/setup/venv.sh $(BUILD)/schemathesis test/api/requirements.txt
 	SANDBOX_SCHEMATHESIS=$(BUILD)/schemathesis/bin/schemathesis SANDBOX_SCHEMATHESIS_SEED='$(SEED)' $(GO) test -race -count=1 -v -timeout 15m ./test/api
 
 # What is repeated says so: FAULTS_SEED is told by every run.

@@ -3,7 +3,7 @@
 # Ubuntu host, and says so first. Does nothing when all is there, and never
 # starts a service: sandboxd needs no libvirtd.
 #
-#   install.sh [--check] [base] [lint] [generate] [interop] [api]
+#   install.sh [--check] [base] [lint] [generate] [python]
 #
 # Needs root, or sudo. Without either it prints the command to run and fails.
 set -eu
@@ -25,8 +25,7 @@ packages_base="qemu-system-x86 qemu-utils libvirt-daemon-driver-qemu
     python3-pip ca-certificates"
 packages_generate="protobuf-compiler"
 packages_lint="shellcheck $packages_generate"
-packages_interop="python3-venv ca-certificates"
-packages_api="python3-venv ca-certificates"
+packages_python="python3-venv ca-certificates"
 
 # The hypervisor runs as the first of these when sandboxd is root. The second is
 # Debian's name in libvirt's QEMU driver, which looks it up before it reads that
@@ -39,8 +38,8 @@ groups=
 for arg in "$@"; do
     case $arg in
         --check) check_only=yes ;;
-        base | lint | generate | interop | api) groups="$groups $arg" ;;
-        *) die "unknown argument $arg: want --check, base, lint, generate, interop or api" ;;
+        base | lint | generate | python) groups="$groups $arg" ;;
+        *) die "unknown argument $arg: want --check, base, lint, generate or python" ;;
     esac
 done
 [ -n "$groups" ] || groups=base
@@ -72,8 +71,7 @@ for group in $groups; do
         base) wanted="$wanted $packages_base" ;;
         lint) wanted="$wanted $packages_lint" ;;
         generate) wanted="$wanted $packages_generate" ;;
-        interop) wanted="$wanted $packages_interop" ;;
-        api) wanted="$wanted $packages_api" ;;
+        python) wanted="$wanted $packages_python" ;;
     esac
 done
 # shellcheck disable=SC2086 # a list of words

