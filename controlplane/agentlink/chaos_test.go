@@ -28,40 +28,13 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
+	"agentic-sandbox.aiwg.io/sandbox/test/rig/agentbin"
 )
 
-// built is the real agent, built once per test process.
-var built struct {
-	once sync.Once
-	dir  string
-	err  error
-}
+// agent is the real one.
+var agent agentbin.Agent
 
-func TestMain(m *testing.M) {
-	status := m.Run()
-	if built.dir != "" {
-		_ = os.RemoveAll(built.dir)
-	}
-	os.Exit(status)
-}
-
-func agentBinary(t *testing.T) string {
-	t.Helper()
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "link-agent-"); built.err != nil { //nolint:usetesting // it outlives this test
-			return
-		}
-		text, err := exec.Command("go", "build", "-o", built.dir, //nolint:noctx // as above
-			"agentic-sandbox.aiwg.io/sandbox/guestagent/cmd/sandbox-agent").CombinedOutput()
-		if err != nil {
-			built.err = fmt.Errorf("cannot build agent: %w: %s", err, text)
-		}
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
-	}
-	return filepath.Join(built.dir, "sandbox-agent")
-}
+func TestMain(m *testing.M) { os.Exit(agent.Main(m)) }
 
 // realAgent is the agent as a process of this host.
 type realAgent struct {
@@ -81,7 +54,7 @@ func startAgent(t *testing.T, dir string) *realAgent {
 		t.Fatal(err)
 	}
 	a := &realAgent{dir: dir, dial: dialUnix(filepath.Join(dir, "s"))}
-	a.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), agentBinary(t),
+	a.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), agent.Path(t),
 		"serve", "--listen", "unix:"+filepath.Join(dir, "s"), "--config", filepath.Join(dir, "boot.json"))
 	a.cmd.Stderr = os.Stderr
 	pipe, err := a.cmd.StdoutPipe()

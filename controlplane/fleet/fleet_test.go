@@ -202,12 +202,7 @@ func TestOneOfManyCreatesWins(t *testing.T) {
 func TestDeleteCutsCreateShort(t *testing.T) {
 	r := newRig(t)
 	r.open()
-	starting := make(chan struct{})
-	r.fault.start = func(ctx context.Context) error {
-		close(starting)
-		<-ctx.Done()
-		return ctx.Err()
-	}
+	starting := r.hang()
 	create, err := r.fleet.Create(t.Context(), request("hangs"))
 	if err != nil {
 		t.Fatal(err)
@@ -257,12 +252,7 @@ func TestNextDaemonTakesOver(t *testing.T) {
 func TestNextDaemonGoesOnWithCreate(t *testing.T) {
 	r := newRig(t)
 	r.open()
-	starting := make(chan struct{})
-	r.fault.start = func(ctx context.Context) error {
-		close(starting)
-		<-ctx.Done()
-		return ctx.Err()
-	}
+	starting := r.hang()
 	op, err := r.fleet.Create(t.Context(), request("halfway"))
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package fleet_test
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"testing"
@@ -102,12 +101,7 @@ func TestRepeatedStopEndsWithTheFirst(t *testing.T) {
 func TestNextDaemonEndsAllThatShare(t *testing.T) {
 	r := newRig(t)
 	r.open()
-	starting := make(chan struct{})
-	r.fault.start = func(ctx context.Context) error {
-		close(starting)
-		<-ctx.Done()
-		return ctx.Err()
-	}
+	starting := r.hang()
 	op, err := r.fleet.Create(t.Context(), request("shared"))
 	if err != nil {
 		t.Fatal(err)

@@ -3,12 +3,9 @@ package fleet_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,43 +18,16 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/images"
 	"agentic-sandbox.aiwg.io/sandbox/images/store"
 	"agentic-sandbox.aiwg.io/sandbox/loadouts/catalog"
+	"agentic-sandbox.aiwg.io/sandbox/test/rig/agentbin"
 )
 
 // patience bounds one wait: the host may be busy.
 const patience = 2 * time.Minute
 
-// built is the real agent, built once per test process.
-var built struct {
-	once sync.Once
-	dir  string
-	err  error
-}
+// agent is the real one.
+var agent agentbin.Agent
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if built.dir != "" {
-		_ = os.RemoveAll(built.dir)
-	}
-	os.Exit(code)
-}
-
-func agent(t *testing.T) string {
-	t.Helper()
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "fleet-agent-"); built.err != nil { //nolint:usetesting // it outlives this test
-			return
-		}
-		out, err := exec.Command("go", "build", "-o", built.dir, //nolint:noctx // as above
-			"agentic-sandbox.aiwg.io/sandbox/guestagent/cmd/sandbox-agent").CombinedOutput()
-		if err != nil {
-			built.err = fmt.Errorf("cannot build the agent: %w: %s", err, out)
-		}
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
-	}
-	return filepath.Join(built.dir, "sandbox-agent")
-}
+func TestMain(m *testing.M) { os.Exit(agent.Main(m)) }
 
 // shelf is an image store with one image whose files nobody reads: machines of
 // kind "host" have none.
@@ -219,7 +189,7 @@ func (r *rig) tryOpen() error {
 	if r.db, err = sqlite.Open(ctx, filepath.Join(r.dir, "db")); err != nil {
 		r.t.Fatal(err)
 	}
-	r.driver, err = host.New(host.Config{StateDir: filepath.Join(r.dir, "m"), AgentBinary: agent(r.t)})
+	r.driver, err = host.New(host.Config{StateDir: filepath.Join(r.dir, "m"), AgentBinary: agent.Path(r.t)})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -240,6 +210,17 @@ func (r *rig) tryOpen() error {
 		return err
 	}
 	return nil
+}
+
+// hang makes the next start of a machine hang, and tells when it does.
+func (r *rig) hang() (starting <-chan struct{}) {
+	hangs := make(chan struct{})
+	r.fault.start = func(ctx context.Context) error {
+		close(hangs)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return hangs
 }
 
 type testWriter struct{ t *testing.T }

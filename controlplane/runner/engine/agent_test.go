@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -25,7 +24,13 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm/host"
+	"agentic-sandbox.aiwg.io/sandbox/test/rig/agentbin"
 )
+
+// agent is the real one.
+var agent agentbin.Agent
+
+func TestMain(m *testing.M) { os.Exit(agent.Main(m)) }
 
 // agentRig is a machine of the host driver with the real agent, and an engine
 // on it.
@@ -70,13 +75,7 @@ func (a *agentRig) cut() {
 func newAgentRig(t *testing.T) *agentRig {
 	t.Helper()
 	dir := t.TempDir()
-	bin := filepath.Join(dir, "sandbox-agent")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, //nolint:gosec // our own program
-		"agentic-sandbox.aiwg.io/sandbox/guestagent/cmd/sandbox-agent").CombinedOutput()
-	if err != nil {
-		t.Fatalf("cannot build agent: %v: %s", err, out)
-	}
-	d, err := host.New(host.Config{StateDir: filepath.Join(dir, "state"), AgentBinary: bin})
+	d, err := host.New(host.Config{StateDir: filepath.Join(dir, "state"), AgentBinary: agent.Path(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,40 +14,13 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm/host"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm/vmtest"
+	"agentic-sandbox.aiwg.io/sandbox/test/rig/agentbin"
 )
 
-// built is the real agent, built once per test process.
-var built struct {
-	once sync.Once
-	dir  string
-	err  error
-}
+// agent is the real one.
+var agent agentbin.Agent
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if built.dir != "" {
-		_ = os.RemoveAll(built.dir)
-	}
-	os.Exit(code)
-}
-
-func agent(t *testing.T) string {
-	t.Helper()
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "host-agent-"); built.err != nil { //nolint:usetesting // it outlives this test
-			return
-		}
-		out, err := exec.Command("go", "build", "-o", built.dir, //nolint:noctx // as above
-			"agentic-sandbox.aiwg.io/sandbox/guestagent/cmd/sandbox-agent").CombinedOutput()
-		if err != nil {
-			built.err = fmt.Errorf("cannot build agent: %w: %s", err, out)
-		}
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
-	}
-	return filepath.Join(built.dir, "sandbox-agent")
-}
+func TestMain(m *testing.M) { os.Exit(agent.Main(m)) }
 
 // states remembers the state directory of each driver, which the contract
 // does not show.
@@ -59,7 +31,7 @@ type states struct {
 
 func (s *states) open(t *testing.T, dir string) *host.Driver {
 	t.Helper()
-	d, err := host.New(host.Config{StateDir: dir, AgentBinary: agent(t)})
+	d, err := host.New(host.Config{StateDir: dir, AgentBinary: agent.Path(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func machine(t *testing.T, d *host.Driver, dir string) (vm.Instance, vm.Handle, 
 	}
 	t.Cleanup(func() {
 		// Whatever driver the test has ended up with: this one is new.
-		d, err := host.New(host.Config{StateDir: dir, AgentBinary: agent(t)})
+		d, err := host.New(host.Config{StateDir: dir, AgentBinary: agent.Path(t)})
 		if err != nil {
 			t.Error(err)
 			return
@@ -351,7 +351,7 @@ func TestStateDirectoryThatCannotBe(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if d, err := host.New(host.Config{StateDir: file, AgentBinary: agent(t)}); err == nil {
+	if d, err := host.New(host.Config{StateDir: file, AgentBinary: agent.Path(t)}); err == nil {
 		_ = d.Close()
 		t.Error("a file is taken for a directory")
 	}
