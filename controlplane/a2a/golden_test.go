@@ -54,22 +54,26 @@ func TestWire(t *testing.T) {
 				c.PublicURL = "http://sandbox.example"
 				e.Now = func() time.Time { return time.UnixMilli(1_767_225_600_000) }
 			})
-			a := r.do(c.method, c.path, c.body, c.header)
-			got := wire(a)
-			path := filepath.Join("testdata", name+".http")
-			if *update {
-				if err := os.WriteFile(path, got, 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("on the wire (-want +got); -update writes it anew:\n%s", diff)
-			}
+			golden(t, name, r.do(c.method, c.path, c.body, c.header))
 		})
+	}
+}
+
+// golden compares an answer with its file.
+func golden(t *testing.T, name string, a answer) {
+	t.Helper()
+	got, path := wire(a), filepath.Join("testdata", name+".http")
+	if *update {
+		if err := os.WriteFile(path, got, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("on the wire (-want +got); -update writes it anew:\n%s", diff)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
@@ -128,20 +127,7 @@ func TestWire03(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := wire(of(newRig03(t)))
-			path := filepath.Join("testdata", "03-"+name+".http")
-			if *update {
-				if err := os.WriteFile(path, got, 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("on the wire (-want +got); -update writes it anew:\n%s", diff)
-			}
+			golden(t, "03-"+name, of(newRig03(t)))
 		})
 	}
 }

@@ -10,9 +10,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
 	"agentic-sandbox.aiwg.io/sandbox/guestagent/command"
+	"agentic-sandbox.aiwg.io/sandbox/guestagent/command/cgrouptest"
 )
 
 func TestStreamsAreApartAndCodeIsTrue(t *testing.T) {
@@ -102,7 +104,7 @@ func TestRefusalsToStart(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			onEachContainment(t, func(t *testing.T, table *command.Table) {
-				_, err := table.Start(t.Context(), newID(), c.spec)
+				_, err := table.Start(t.Context(), uuid.NewString(), c.spec)
 				var r *command.Refusal
 				if !errors.As(err, &r) || r.Kind != c.kind || r.Reason != c.reason {
 					t.Fatalf("got %v (%+v), want kind %d reason %s", err, r, c.kind, c.reason)
@@ -145,7 +147,7 @@ func TestStartIsIdempotentByID(t *testing.T) {
 		marker := filepath.Join(t.TempDir(), "ran")
 		s := sh(`echo x >> "$0"`)
 		s.Argv = append(s.Argv, marker)
-		id := newID()
+		id := uuid.NewString()
 		for range 3 {
 			if _, err := table.Start(t.Context(), id, s); err != nil {
 				t.Fatal(err)
@@ -196,7 +198,7 @@ func TestRunsAsAnotherUserWithoutPrivileges(t *testing.T) {
 // ours to wait for, not even when it holds the pipes open.
 func TestEscapedHolderOfPipesIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
-	group := delegated(t)
+	group := cgrouptest.Delegated(t)
 	table := newTable(t, command.Options{CgroupMount: group})
 	s := sh(`sleep 300 & echo $! > "$0/cgroup.procs" && echo $!`)
 	s.Argv = append(s.Argv, filepath.Dir(group))

@@ -2,8 +2,6 @@ package command_test
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -11,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
 	"agentic-sandbox.aiwg.io/sandbox/guestagent/command"
+	"agentic-sandbox.aiwg.io/sandbox/guestagent/command/cgrouptest"
 )
 
 // The test binary is the agent's program, so it must be able to become the
@@ -33,11 +33,6 @@ func TestMain(m *testing.M) {
 // patience bounds every wait of these tests, on a busy machine too.
 const patience = 2 * time.Minute
 
-// cgroupMounts are where a host may have cgroup v2.
-func cgroupMounts() []string {
-	return []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
-}
-
 // onEachContainment runs a test with every way of containment this host has.
 func onEachContainment(t *testing.T, test func(t *testing.T, table *command.Table)) {
 	t.Helper()
@@ -45,32 +40,8 @@ func onEachContainment(t *testing.T, test func(t *testing.T, table *command.Tabl
 		test(t, newTable(t, command.Options{}))
 	})
 	t.Run(command.ContainmentCgroup, func(t *testing.T) {
-		test(t, newTable(t, command.Options{CgroupMount: delegated(t)}))
+		test(t, newTable(t, command.Options{CgroupMount: cgrouptest.Delegated(t)}))
 	})
-}
-
-// delegated makes a control group for one test.
-func delegated(t *testing.T) string {
-	t.Helper()
-	for _, mount := range cgroupMounts() {
-		dir := mount + "/sandbox-test-" + rand.Text()
-		if os.Mkdir(dir, 0o755) != nil {
-			continue
-		}
-		if _, err := os.Stat(dir + "/cgroup.kill"); err != nil {
-			_ = os.Remove(dir)
-			continue
-		}
-		t.Cleanup(func() {
-			_ = os.Remove(dir + "/sandbox.runs")
-			if err := os.Remove(dir); err != nil {
-				t.Errorf("the control group of the test is not empty: %v", err)
-			}
-		})
-		return dir
-	}
-	t.Skip("no writable cgroup v2 here; run as root with: mount -t cgroup2 none /sys/fs/cgroup/unified")
-	return ""
 }
 
 func newTable(t *testing.T, opt command.Options) *command.Table {
@@ -83,13 +54,6 @@ func newTable(t *testing.T, opt command.Options) *command.Table {
 	return table
 }
 
-func newID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:])
-	s := hex.EncodeToString(b[:])
-	return s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]
-}
-
 func spec(argv ...string) *agentv1.RunSpec {
 	return &agentv1.RunSpec{Argv: argv, Root: "/", Timeout: durationpb.New(patience)}
 }
@@ -99,7 +63,7 @@ func sh(script string) *agentv1.RunSpec { return spec("/bin/sh", "-c", script) }
 // start starts a run that must start.
 func start(t *testing.T, table *command.Table, s *agentv1.RunSpec) string {
 	t.Helper()
-	id := newID()
+	id := uuid.NewString()
 	if _, err := table.Start(t.Context(), id, s); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"path"
 	"testing"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -70,7 +71,7 @@ func (a agent) get(ctx context.Context, req *agentv1.GetFileRequest) ([]byte, er
 func TestFilesGoThereAndBack(t *testing.T) {
 	t.Parallel()
 	onEachAgent(t, func(t *testing.T, a agent) {
-		dir := path.Join(a.dir, newID())
+		dir := path.Join(a.dir, uuid.NewString())
 		for _, size := range []int{0, 1, 3<<20 + 17} {
 			data := make([]byte, size)
 			_, _ = rand.NewChaCha8([32]byte{byte(size)}).Read(data)
@@ -144,7 +145,7 @@ func TestArchive(t *testing.T) {
 			t.Fatal(err)
 		}
 		data := append(buf.Bytes(), make([]byte, 8192)...) // tar pads to its blocking factor
-		root := path.Join(a.dir, newID(), "new")
+		root := path.Join(a.dir, uuid.NewString(), "new")
 		got, err := a.unpack(t.Context(), &agentv1.PutArchiveHeader{Root: root}, data, end(data))
 		if err != nil || got.GetEntries() != 2 || got.GetBytes() != 10 {
 			t.Fatalf("%v %v", got, err)

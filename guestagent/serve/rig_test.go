@@ -2,9 +2,7 @@ package serve_test
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
@@ -18,12 +16,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
 	"agentic-sandbox.aiwg.io/sandbox/guestagent/command"
+	"agentic-sandbox.aiwg.io/sandbox/guestagent/command/cgrouptest"
 	"agentic-sandbox.aiwg.io/sandbox/guestagent/serve"
 )
 
@@ -63,7 +63,7 @@ type agent struct {
 func onEachAgent(t *testing.T, test func(t *testing.T, a agent)) {
 	t.Helper()
 	t.Run("subreaper", func(t *testing.T) { test(t, local(t, "")) })
-	t.Run("cgroup2", func(t *testing.T) { test(t, local(t, delegated(t))) })
+	t.Run("cgroup2", func(t *testing.T) { test(t, local(t, cgrouptest.Delegated(t))) })
 	t.Run("machine", func(t *testing.T) { test(t, machine(t)) })
 }
 
@@ -148,37 +148,6 @@ func dial(t *testing.T, dialer func(context.Context, string) (net.Conn, error)) 
 	return conn
 }
 
-// delegated makes a control group for one test.
-func delegated(t *testing.T) string {
-	t.Helper()
-	for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		dir := mount + "/sandbox-test-" + rand.Text()
-		if os.Mkdir(dir, 0o755) != nil {
-			continue
-		}
-		if _, err := os.Stat(dir + "/cgroup.kill"); err != nil {
-			_ = os.Remove(dir)
-			continue
-		}
-		t.Cleanup(func() {
-			_ = os.Remove(dir + "/sandbox.runs")
-			if err := os.Remove(dir); err != nil {
-				t.Errorf("the control group of the test is not empty: %v", err)
-			}
-		})
-		return dir
-	}
-	t.Skip("no writable cgroup v2 here; run as root with: mount -t cgroup2 none /sys/fs/cgroup/unified")
-	return ""
-}
-
-func newID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:])
-	s := hex.EncodeToString(b[:])
-	return s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]
-}
-
 func sh(script string, args ...string) *agentv1.RunSpec {
 	return &agentv1.RunSpec{
 		Argv: append([]string{"/bin/sh", "-c", script, "sh"}, args...), Root: "/", Timeout: durationpb.New(patience),
@@ -188,7 +157,7 @@ func sh(script string, args ...string) *agentv1.RunSpec {
 // start starts a run that must start, and forgets it after the test.
 func (a agent) start(t *testing.T, spec *agentv1.RunSpec) string {
 	t.Helper()
-	id := newID()
+	id := uuid.NewString()
 	if _, err := a.StartRun(t.Context(), &agentv1.StartRunRequest{RunId: id, Spec: spec}); err != nil {
 		t.Fatal(err)
 	}

@@ -15,12 +15,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	agentv1 "agentic-sandbox.aiwg.io/sandbox/api/agent/v1"
+	"agentic-sandbox.aiwg.io/sandbox/guestagent/command/cgrouptest"
 )
 
 func TestHello(t *testing.T) {
@@ -215,7 +217,7 @@ func TestStubbornTreeIsGoneAtTimeoutAndCancel(t *testing.T) {
 	t.Parallel()
 	onEachAgent(t, func(t *testing.T, a agent) {
 		for _, how := range []agentv1.Exited_Cause{agentv1.Exited_CAUSE_TIMEOUT, agentv1.Exited_CAUSE_CANCELED} {
-			mark := "tree" + hex.EncodeToString(sha256.New().Sum([]byte(newID()))[:8])
+			mark := "tree" + hex.EncodeToString(sha256.New().Sum([]byte(uuid.NewString()))[:8])
 			spec := stubborn(mark)
 			spec.KillGrace = durationpb.New(500 * time.Millisecond)
 			if how == agentv1.Exited_CAUSE_TIMEOUT {
@@ -258,7 +260,7 @@ func TestStubbornTreeIsGoneAtTimeoutAndCancel(t *testing.T) {
 func TestChildrenLingerAndAreKilled(t *testing.T) {
 	t.Parallel()
 	onEachAgent(t, func(t *testing.T, a agent) {
-		mark := "ling" + newID()
+		mark := "ling" + uuid.NewString()
 		p, e := a.result(t, sh(`(echo early; sleep 1; echo late; exec sleep 300 "$1") & sh -c 'sleep 300; : '$1 & exit 4`, mark))
 		if e.GetCause() != agentv1.Exited_CAUSE_EXITED || e.GetCode() != 4 || p.stdout() != "early\nlate\n" {
 			t.Errorf("%v %q", e, p.stdout())
@@ -353,7 +355,7 @@ func TestNewerAttachmentTakesOver(t *testing.T) {
 		if e, err := newer.follow(); err != nil || e.GetCode() != 0 || newer.stdout() != "to the newer one" {
 			t.Errorf("%v %v %q", e, err, newer.stdout())
 		}
-		if _, err := a.attach(t.Context(), newID(), 0); status.Code(err) != codes.NotFound {
+		if _, err := a.attach(t.Context(), uuid.NewString(), 0); status.Code(err) != codes.NotFound {
 			t.Errorf("unknown run: %v", err)
 		}
 	})
@@ -409,12 +411,12 @@ func TestHundredRunsAtOnce(t *testing.T) {
 func TestTooManyRuns(t *testing.T) {
 	t.Parallel()
 	// Not in a machine, where it would take the runs of other tests away.
-	a := local(t, delegated(t))
+	a := local(t, cgrouptest.Delegated(t))
 	var last error
 	for range agentv1.MaxRuns + 1 {
 		spec := sh("echo kept")
 		spec.OutputBuffer = agentv1.MinOutputBuffer
-		if _, last = a.StartRun(t.Context(), &agentv1.StartRunRequest{RunId: newID(), Spec: spec}); last != nil {
+		if _, last = a.StartRun(t.Context(), &agentv1.StartRunRequest{RunId: uuid.NewString(), Spec: spec}); last != nil {
 			break
 		}
 	}
@@ -432,7 +434,7 @@ func TestMissingProgramIsNamed(t *testing.T) {
 	onEachAgent(t, func(t *testing.T, a agent) {
 		spec := sh("")
 		spec.Argv = []string{"no-such-program", "x"}
-		_, err := a.StartRun(t.Context(), &agentv1.StartRunRequest{RunId: newID(), Spec: spec})
+		_, err := a.StartRun(t.Context(), &agentv1.StartRunRequest{RunId: uuid.NewString(), Spec: spec})
 		st := status.Convert(err)
 		if st.Code() != codes.FailedPrecondition || !strings.Contains(st.Message(), "no-such-program") || len(st.Details()) != 1 {
 			t.Fatalf("%v %v", err, st.Details())
