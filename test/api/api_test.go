@@ -47,18 +47,7 @@ func TestSchemathesis(t *testing.T) {
 		t.Skip("schemathesis is not installed; run: make api-test")
 	}
 	dir := t.TempDir()
-	d, err := rig.Start(t.Context(), rig.Options{Args: []string{"--enable-host-provider", "--image-dir", images(t, dir)}})
-	if errors.Is(err, rig.ErrNotBuilt) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(d.Stop(), d.Remove()); err != nil {
-			t.Error(err)
-		}
-	})
+	d, token := start(t)
 	write(t, filepath.Join(dir, "host.yaml"), []byte(loadout))
 	// The first is what the document gives as an example; others are for those
 	// who remove it.
@@ -67,20 +56,21 @@ func TestSchemathesis(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	token, err := d.Token()
+	document := filepath.Join(dir, "openapi.yaml")
+	write(t, document, trimmed(t))
+	config, err := filepath.Abs("schemathesis.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	document := filepath.Join(dir, "openapi.yaml")
-	write(t, document, trimmed(t))
 	// One worker: two of them trip over a cache of schemathesis now and then.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "--config-file", "schemathesis.toml", "run", document,
+	cmd := exec.CommandContext(ctx, program, "--config-file", config, "run", document,
 		"--url", d.URL+managementv1.BasePath, "--header", "Authorization: Bearer "+token,
 		"--phases", "examples,coverage,fuzzing", "--checks", "all", "--workers", "1", "--no-color")
 	cmd.Args = append(cmd.Args, "--seed", cmp.Or(os.Getenv(seedEnv), "1"))
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "SCHEMATHESIS_HOOKS=")
+	cmd.Dir = dir // it leaves a cache where it runs
 	start := time.Now()
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -105,23 +95,42 @@ func TestSchemathesis(t *testing.T) {
 	}
 }
 
-// images is a store with the smallest image only, so that no made-up request
-// boots a machine.
-func images(t *testing.T, dir string) string {
+// start starts a daemon that makes processes of this host, and returns the
+// administrator's token too.
+func start(t *testing.T) (d *rig.Daemon, token string) {
 	t.Helper()
-	store := os.Getenv(rig.ImagesEnv)
-	if store == "" {
-		store = filepath.Join("..", "..", ".build", "images")
+	d, err := rig.Start(t.Context(), rig.Options{Args: []string{"--enable-host-provider", "--image-dir", images(t)}})
+	if errors.Is(err, rig.ErrNotBuilt) {
+		t.Skip(err)
 	}
-	store, err := filepath.Abs(store)
 	if err != nil {
 		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(d.Stop(), d.Remove()); err != nil {
+			t.Error(err)
+		}
+	})
+	token, err = d.Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, token
+}
+
+// images is a store with the smallest image only, so that no made-up request
+// boots a machine.
+func images(t *testing.T) string {
+	t.Helper()
+	_, store, err := rig.Built()
+	if err != nil {
+		t.Skip(err)
 	}
 	name, err := os.ReadFile(filepath.Join(store, "names", "minimal.json"))
 	if err != nil {
 		t.Skip("there is no image; run: make images")
 	}
-	target := filepath.Join(dir, "images")
+	target := filepath.Join(t.TempDir(), "images")
 	if err := os.MkdirAll(filepath.Join(target, "names"), 0o755); err != nil {
 		t.Fatal(err)
 	}

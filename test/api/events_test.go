@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"path/filepath"
 	"strconv"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
-	"agentic-sandbox.aiwg.io/sandbox/test/rig"
 )
 
 // follower reads the stream of events as a client does that must miss nothing:
@@ -82,23 +80,7 @@ func (f *follower) stream(ctx context.Context, wanted func(managementv1.Event) b
 // TestNoEventIsMissed follows an instance through its life while the daemon is
 // killed and stopped in between.
 func TestNoEventIsMissed(t *testing.T) {
-	dir := t.TempDir()
-	d, err := rig.Start(t.Context(), rig.Options{Args: []string{"--enable-host-provider", "--image-dir", images(t, dir)}})
-	if errors.Is(err, rig.ErrNotBuilt) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(d.Stop(), d.Remove()); err != nil {
-			t.Error(err)
-		}
-	})
-	token, err := d.Token()
-	if err != nil {
-		t.Fatal(err)
-	}
+	d, token := start(t)
 	ctl := func(args ...string) {
 		t.Helper()
 		if _, err := d.Must(t.Context(), args...); err != nil {
@@ -109,7 +91,7 @@ func TestNoEventIsMissed(t *testing.T) {
 		return func(e managementv1.Event) bool { return e.Type == "instance.phase" && e.State == want }
 	}
 	f := &follower{t: t, url: d.URL, token: token}
-	file := filepath.Join(dir, "host.yaml")
+	file := filepath.Join(t.TempDir(), "host.yaml")
 	write(t, file, []byte(loadout))
 
 	ctl("up", file, "--name", "dev")

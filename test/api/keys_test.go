@@ -3,7 +3,6 @@ package api_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	managementv1 "agentic-sandbox.aiwg.io/sandbox/api/management/v1"
-	"agentic-sandbox.aiwg.io/sandbox/test/rig"
 )
 
 // rounds is how often the daemon is killed while it makes an instance.
@@ -24,22 +22,7 @@ const rounds = 6
 // instance with one key, again and again until they are answered. Whatever the
 // moment, there is one operation and one instance in the end.
 func TestKeysOutliveTheDaemon(t *testing.T) {
-	d, err := rig.Start(t.Context(), rig.Options{Args: []string{"--enable-host-provider", "--image-dir", images(t, t.TempDir())}})
-	if errors.Is(err, rig.ErrNotBuilt) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(d.Stop(), d.Remove()); err != nil {
-			t.Error(err)
-		}
-	})
-	token, err := d.Token()
-	if err != nil {
-		t.Fatal(err)
-	}
+	d, token := start(t)
 	for round := range rounds {
 		name := fmt.Sprintf("k-%d", round)
 		body, err := json.Marshal(managementv1.CreateInstance{

@@ -18,7 +18,6 @@ import (
 )
 
 const (
-	adapterDir = ".aiwg/ops/adapters/sandbox-agent-runner"
 	extRuntime = "https://agentic-sandbox.aiwg.io/extensions/runtime/v1"
 	extAdapter = "https://agentic-sandbox.aiwg.io/extensions/adapter-command/v1"
 )
@@ -48,31 +47,17 @@ func newTarget(url string) target {
 // startHosted starts one whose adapter command is the guest program, with the
 // message's text as its arguments. Close it.
 func (b *bench) startHosted(ctx context.Context) (h *hosted, err error) {
-	h = &hosted{}
-	// Not below the system's directories, which loadouts leave alone.
-	if h.dir, err = os.MkdirTemp("/var/tmp", "sandbox-bench-"); err != nil {
+	files, err := rig.NewHosted("bench", "#!/bin/sh\nexec '"+filepath.Join(b.dir, "guest")+"' $AIWG_A2A_MESSAGE\n",
+		map[string]string{rig.AdapterDir + "/runner.mjs": ""})
+	if err != nil {
 		return nil, err
 	}
+	h = &hosted{dir: files.Dir}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.close(ctx))
 		}
 	}()
-	workspace, loadout := filepath.Join(h.dir, "workspace"), filepath.Join(h.dir, "loadout.yaml")
-	for path, content := range map[string]string{
-		filepath.Join(workspace, adapterDir, "runner.mjs"): "",
-		filepath.Join(h.dir, "bin", "node"):                "#!/bin/sh\nexec '" + filepath.Join(b.dir, "guest") + "' $AIWG_A2A_MESSAGE\n",
-		loadout: "apiVersion: loadout/v1\nkind: loadout\nmetadata: {name: bench}\nruntime_options: {kind: host}\n" +
-			"image: " + imageName + "\nrunners: [echo, adapter-command]\nworkspace: {path: " + workspace + "}\n" +
-			"env: {PATH: \"" + filepath.Join(h.dir, "bin") + ":/usr/bin:/bin\"}\n",
-	} {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return h, err
-		}
-		if err := os.WriteFile(path, []byte(content), 0o755); err != nil { //nolint:gosec // one of them is a program
-			return h, err
-		}
-	}
 	h.daemon, err = rig.Start(ctx, rig.Options{Args: []string{
 		"--enable-host-provider", "--log-level", "warn", "--a2a-blocking-wait", sampleLimit.String(),
 		"--max-task-output", strconv.FormatUint(2*b.artifactSize(), 10),
@@ -80,7 +65,7 @@ func (b *bench) startHosted(ctx context.Context) (h *hosted, err error) {
 	if err != nil {
 		return h, err
 	}
-	return h, h.up(ctx, loadout)
+	return h, h.up(ctx, files.Loadout)
 }
 
 // up makes the machine and finds its address.
@@ -194,5 +179,5 @@ func adapterMessage(arguments string) []byte {
 	return fmt.Appendf(nil, `{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":%s}],"metadata":{"%s":{`+
 		`"adapter":"sandbox-agent-runner","mode":"plan","timeout_seconds":%d,`+
 		`"command":["node","%s/runner.mjs","--request","%s/request.json"]}}}}`,
-		text, extAdapter, int(sampleLimit/time.Second), adapterDir, adapterDir)
+		text, extAdapter, int(sampleLimit/time.Second), rig.AdapterDir, rig.AdapterDir)
 }

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"agentic-sandbox.aiwg.io/sandbox/test/rig"
 )
 
 type binding string
@@ -280,23 +282,7 @@ func (r *reply) task() any {
 	return r.result
 }
 
-// dig returns the value at a path of members and indexes.
-func dig(v any, keys ...any) any {
-	for _, k := range keys {
-		switch k := k.(type) {
-		case string:
-			m, _ := v.(map[string]any)
-			v = m[k]
-		case int:
-			l, _ := v.([]any)
-			if k < 0 || k >= len(l) {
-				return nil
-			}
-			v = l[k]
-		}
-	}
-	return v
-}
+func dig(v any, keys ...any) any { return rig.Dig(v, keys...) }
 
 func text(v any, keys ...any) string {
 	s, _ := dig(v, keys...).(string)

@@ -27,9 +27,8 @@ const (
 	extIdempotency = "https://agentic-sandbox.aiwg.io/extensions/idempotency/v1"
 )
 
-// hosted is a daemon with one machine that is a process of this host: the real
-// agent, which outlives the daemon as a virtual machine does, in a fraction of
-// the time. Its adapter is a shell script.
+// hosted is a daemon with one machine that is a process of this host and
+// outlives the daemon, as a virtual machine does. Its adapter is a shell script.
 type hosted struct {
 	*rig.Daemon
 	workspace string
@@ -39,26 +38,14 @@ type hosted struct {
 // host makes one; the machine's adapter is the given script.
 func host(t *testing.T, script string, args ...string) *hosted {
 	t.Helper()
-	// Not below /tmp, which a loadout keeps its hands off.
-	dir, err := os.MkdirTemp("/var/tmp", "sandbox-e2e-") //nolint:usetesting // that is below /tmp
+	files, err := rig.NewHosted("hosted", rig.ShellNode, map[string]string{
+		rig.AdapterDir + "/runner.mjs": script, request: "{}\n",
+	})
 	check(t, err)
-	t.Cleanup(func() { check(t, os.RemoveAll(dir)) })
-	h := &hosted{workspace: filepath.Join(dir, "workspace")}
-	files := map[string]string{
-		"workspace/" + adapterDir + "/runner.mjs":   script,
-		"workspace/" + adapterDir + "/request.json": "{}\n",
-		"bin/node": "#!/bin/sh\nexec /bin/sh \"$@\"\n", // nobody here needs another node
-		"loadout.yaml": "apiVersion: loadout/v1\nkind: loadout\nmetadata: {name: hosted}\nruntime_options: {kind: host}\n" +
-			"image: minimal\nrunners: [echo, adapter-command]\nworkspace: {path: " + h.workspace + "}\n" +
-			"env: {PATH: \"" + filepath.Join(dir, "bin") + ":/usr/bin:/bin\"}\n",
-	}
-	for name, content := range files {
-		path := filepath.Join(dir, name)
-		check(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		check(t, os.WriteFile(path, []byte(content), 0o755)) //nolint:gosec // one of them is a program
-	}
+	t.Cleanup(func() { check(t, os.RemoveAll(files.Dir)) })
+	h := &hosted{workspace: files.Workspace}
 	h.Daemon = own(t, rig.Options{Args: append([]string{"--enable-host-provider"}, args...)})
-	_, err = h.Must(deadline(t), "up", filepath.Join(dir, "loadout.yaml"), "--name", "hosted")
+	_, err = h.Must(deadline(t), "up", files.Loadout, "--name", "hosted")
 	check(t, err)
 	h.agent = a2aOf(t, h.Daemon, "hosted")
 	return h
@@ -125,22 +112,7 @@ type reply struct {
 // at returns the value at a path of members and indexes.
 func (r reply) at(keys ...any) any { return at(r.json, keys...) }
 
-func at(v any, keys ...any) any {
-	for _, k := range keys {
-		switch k := k.(type) {
-		case string:
-			m, _ := v.(map[string]any)
-			v = m[k]
-		case int:
-			l, _ := v.([]any)
-			if k >= len(l) {
-				return nil
-			}
-			v = l[k]
-		}
-	}
-	return v
-}
+func at(v any, keys ...any) any { return rig.Dig(v, keys...) }
 
 // text is at for a string.
 func text(v any, keys ...any) string {
@@ -284,7 +256,7 @@ func adapterMessage(messageID, envelope, configuration string) string {
 
 func adapterEnvelope(more string) string {
 	return `{"adapter":"sandbox-agent-runner","mode":"plan","timeout_seconds":600,"command":["node","` +
-		adapterDir + `/runner.mjs","--request","` + request + `"]` + more + `}`
+		rig.AdapterDir + `/runner.mjs","--request","` + request + `"]` + more + `}`
 }
 
 const (

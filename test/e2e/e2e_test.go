@@ -162,13 +162,11 @@ func (k task) text(artifact string) string {
 	return b.String()
 }
 
-const adapterDir = ".aiwg/ops/adapters/sandbox-agent-runner"
-
 // workspace makes a workspace whose runner.mjs is the given script.
 func workspace(t *testing.T, script string) string {
 	t.Helper()
 	dir := t.TempDir()
-	adapter := filepath.Join(dir, adapterDir)
+	adapter := filepath.Join(dir, rig.AdapterDir)
 	if err := os.MkdirAll(adapter, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -180,4 +178,4 @@ func workspace(t *testing.T, script string) string {
 	return dir
 }
 
-const request = adapterDir + "/request.json"
+const request = rig.AdapterDir + "/request.json"

@@ -17,7 +17,7 @@ func putRunner(t *testing.T, d *rig.Daemon, name, script string) {
 	t.Helper()
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	check(t, w.WriteHeader(&tar.Header{Name: adapterDir + "/runner.mjs", Mode: 0o644, Size: int64(len(script))}))
+	check(t, w.WriteHeader(&tar.Header{Name: rig.AdapterDir + "/runner.mjs", Mode: 0o644, Size: int64(len(script))}))
 	_, err := io.WriteString(w, script)
 	check(t, err)
 	check(t, w.Close())

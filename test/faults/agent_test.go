@@ -126,7 +126,7 @@ func (w *world) adapt(id string) task {
 		"parts": []any{object{"text": "count"}},
 		"metadata": object{extAdapter: object{
 			"adapter": "sandbox-agent-runner", "mode": "plan",
-			"command": []any{"node", adapterDir + "/runner.mjs", "--request", adapterDir + "/request.json"},
+			"command": []any{"node", rig.AdapterDir + "/runner.mjs", "--request", rig.AdapterDir + "/request.json"},
 		}},
 	}, extAdapter, true)
 }

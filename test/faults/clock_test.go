@@ -26,7 +26,6 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/images"
 	"agentic-sandbox.aiwg.io/sandbox/images/store"
 	"agentic-sandbox.aiwg.io/sandbox/loadouts/catalog"
-	"agentic-sandbox.aiwg.io/sandbox/test/rig"
 )
 
 // The clock of the host is nobody's to turn. So these tests alone put parts
@@ -66,10 +65,11 @@ func (shelf) List() ([]store.Item, error)                             { return n
 // flock is a fleet with a clock of its own.
 type flock struct {
 	*testing.T
-	dir   string
-	clock *jumping
-	db    *sqlite.DB
-	hosts *host.Driver
+	programs string
+	dir      string
+	clock    *jumping
+	db       *sqlite.DB
+	hosts    *host.Driver
 	*fleet.Fleet
 }
 
@@ -89,7 +89,7 @@ func (f *flock) reopen(now time.Time) {
 	var err error
 	f.db, err = sqlite.Open(ctx, filepath.Join(f.dir, "db"))
 	f.check(err)
-	f.hosts, err = host.New(host.Config{StateDir: filepath.Join(f.dir, "m"), AgentBinary: filepath.Join(programs(), "sandbox-agent")})
+	f.hosts, err = host.New(host.Config{StateDir: filepath.Join(f.dir, "m"), AgentBinary: filepath.Join(f.programs, "sandbox-agent")})
 	f.check(err)
 	f.Fleet = fleet.New(fleet.Config{
 		Store: f.db.Fleet(), Keeper: f.db.Fleet(), Images: shelf{}, Drivers: map[string]vm.Driver{"host": f.hosts}, Default: "host",
@@ -144,14 +144,12 @@ func (f *flock) become(name string, want life.Phase) (v fleet.View) {
 // its time has come by the clock, none before.
 func TestClockOfLives(t *testing.T) {
 	t.Parallel()
-	if _, err := os.Stat(filepath.Join(programs(), "sandbox-agent")); err != nil {
-		t.Skipf("%v (%v)", rig.ErrNotBuilt, err)
-	}
+	programs, _ := built(t)
 	dir, err := os.MkdirTemp("", "clk-") //nolint:usetesting // socket paths must stay short
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &flock{T: t, dir: dir, clock: &jumping{}}
+	f := &flock{T: t, programs: programs, dir: dir, clock: &jumping{}}
 	t.Cleanup(func() {
 		for _, name := range []string{"mortal", "eternal", "idler"} {
 			if _, err := f.Delete(context.WithoutCancel(t.Context()), name, 0); err == nil {

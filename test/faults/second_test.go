@@ -17,23 +17,15 @@ import (
 
 // serve is a further daemon on a state directory.
 func (w *world) serve(ctx context.Context, stateDir string) *exec.Cmd {
-	bin := w.opts.Bin
-	if bin == "" {
-		bin = programs()
+	bin, images := built(w.T)
+	if w.opts.Bin != "" {
+		bin = w.opts.Bin
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "sandboxd"), append([]string{ //nolint:gosec // the program that is tested
-		"serve", "--state-dir", stateDir, "--listen", "127.0.0.1:0", "--image-dir", imageStore(),
+		"serve", "--state-dir", stateDir, "--listen", "127.0.0.1:0", "--image-dir", images,
 	}, w.opts.Args...)...)
 	cmd.Env = append(os.Environ(), w.opts.Env...)
 	return cmd
-}
-
-// programs is where the built programs are.
-func programs() string {
-	if bin := os.Getenv(rig.BinEnv); bin != "" {
-		return bin
-	}
-	return filepath.Join("..", "..", ".build", "bin")
 }
 
 // TestSecondDaemon starts daemons on the state directory of one that runs, and
@@ -100,11 +92,12 @@ func TestSecondDaemon(t *testing.T) {
 // another build. The command goes on, and what it wrote is there once.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
+	programs, _ := built(t)
 	bin := t.TempDir()
 	for _, name := range []string{"sandboxd", "sandboxctl", "sandbox-agent"} {
-		data, err := os.ReadFile(filepath.Join(programs(), name))
+		data, err := os.ReadFile(filepath.Join(programs, name))
 		if err != nil {
-			t.Skipf("%v (%v)", rig.ErrNotBuilt, err)
+			t.Fatal(err)
 		}
 		if err := os.WriteFile(filepath.Join(bin, name), data, 0o755); err != nil { //nolint:gosec // a program
 			t.Fatal(err)

@@ -8,7 +8,6 @@
 package faults
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,57 +42,44 @@ type world struct {
 	full bool
 }
 
-// hostLoadout makes machines that are processes of this host.
-const hostLoadout = `apiVersion: loadout/v1
-kind: loadout
-metadata: {name: faults, description: A process of this host.}
-runtime_options: {kind: host, provider: host}
-image: minimal
-runners: [echo, adapter-command]
-workspace: {path: %q}
-env: {PATH: %q}
-`
-
 // ticks is how far the adapter counts.
 const ticks = 20
-
-// adapterDir is where an adapter lies in a workspace.
-const adapterDir = ".aiwg/ops/adapters/sandbox-agent-runner"
 
 // newWorld starts a daemon that makes processes only: QEMU is out of its
 // sight, which makes a start quick.
 func newWorld(t *testing.T, opts rig.Options) *world {
 	t.Helper()
-	// Not below /tmp, which a loadout keeps its hands off.
-	dir, err := os.MkdirTemp("/var/tmp", "sandbox-faults-") //nolint:usetesting // that is below /tmp
+	files, err := rig.NewHosted("faults", rig.ShellNode, map[string]string{
+		rig.AdapterDir + "/runner.mjs": slowScript, rig.AdapterDir + "/request.json": "{}\n",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := os.RemoveAll(files.Dir); err != nil {
 			t.Error(err)
 		}
 	})
-	work, bin := filepath.Join(dir, "workspace"), filepath.Join(dir, "bin")
-	for name, content := range map[string]string{
-		filepath.Join(bin, "node"):                      "#!/bin/sh\nexec /bin/sh \"$@\"\n", // nobody here needs another node
-		filepath.Join(work, adapterDir, "runner.mjs"):   slowScript,
-		filepath.Join(work, adapterDir, "request.json"): "{}\n",
-	} {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(content), 0o755)); err != nil { //nolint:gosec // programs
-			t.Fatal(err)
-		}
+	loadout, err := os.ReadFile(files.Loadout)
+	if err != nil {
+		t.Fatal(err)
 	}
 	opts.Args = append([]string{"--enable-host-provider", "--accelerator", "tcg"}, opts.Args...)
-	opts.Images = imageStore()
-	opts.Env = append([]string{"PATH=" + filepath.Join(dir, "none")}, opts.Env...)
-	return start(t, opts, fmt.Sprintf(hostLoadout, work, bin+":/usr/bin:/bin"))
+	// Nobody but the daemon reads images here, so they need no copy that a
+	// hypervisor can reach.
+	_, opts.Images = built(t)
+	opts.Env = append([]string{"PATH=" + filepath.Join(files.Dir, "none")}, opts.Env...)
+	return start(t, opts, string(loadout))
 }
 
-// imageStore is where the built images are. Nobody but the daemon reads them
-// here, so they need no copy that a hypervisor can reach.
-func imageStore() string {
-	return cmp.Or(os.Getenv(rig.ImagesEnv), filepath.Join("..", "..", ".build", "images"))
+// built is where the programs and the images are.
+func built(t *testing.T) (bin, images string) {
+	t.Helper()
+	bin, images, err := rig.Built()
+	if err != nil {
+		t.Skip(err)
+	}
+	return bin, images
 }
 
 // start starts a daemon, and wants it to leave nothing in the end.

@@ -92,7 +92,10 @@ func Start(ctx context.Context, opts Options) (*Daemon, error) {
 	return d, nil
 }
 
-// built finds the programs and the images.
+// Built finds the programs and the image store of BinEnv and ImagesEnv, or those
+// that make builds. The error is ErrNotBuilt where they are missing.
+func Built() (bin, images string, err error) { return built("") }
+
 func built(chosen string) (bin, images string, err error) {
 	bin, images = cmp.Or(chosen, os.Getenv(BinEnv)), os.Getenv(ImagesEnv)
 	if bin == "" || images == "" {

@@ -44,18 +44,11 @@ func TestMain(m *testing.M) {
 	}})
 }
 
-// adapterDir is where a machine has its adapter.
-const adapterDir = ".aiwg/ops/adapters/sandbox-agent-runner"
-
 func TestScripts(t *testing.T) {
-	bin, err := binDir()
-	check(t, err)
 	d := daemon(t)
-	orphan := orphaned(t, d)
-	// Not below /tmp, which a loadout keeps its hands off.
-	root, err := os.MkdirTemp("/var/tmp", "sandbox-scripts-") //nolint:usetesting // that is below /tmp
+	bin, _, err := rig.Built()
 	check(t, err)
-	t.Cleanup(func() { check(t, os.RemoveAll(root)) })
+	orphan := orphaned(t, d)
 	token, err := d.Token()
 	check(t, err)
 	t.Run("all", func(t *testing.T) { // ends when every script has
@@ -63,16 +56,17 @@ func TestScripts(t *testing.T) {
 			Dir: "testdata/script", RequireUniqueNames: true,
 			Setup: func(env *testscript.Env) error {
 				name := strings.TrimPrefix(filepath.Base(env.WorkDir), "script-")
-				dir := filepath.Join(root, name)
-				if err := machineFiles(env.WorkDir, dir); err != nil {
+				dir, err := machineFiles(env.WorkDir)
+				if err != nil {
 					return err
 				}
+				t.Cleanup(func() { check(t, os.RemoveAll(dir)) })
 				env.Vars = append(env.Vars,
 					"CTL="+filepath.Join(bin, "sandboxctl"),
 					"HOME="+env.WorkDir, "XDG_CONFIG_HOME=", "XDG_STATE_HOME=", "TZ=UTC",
 					"SANDBOX_SERVER=", "SANDBOX_TOKEN=", "SANDBOX_CONTEXT=", "SANDBOX_CONFIG=", "SANDBOX_STATE_DIR="+d.StateDir,
 					"STATE="+d.StateDir, "URL="+d.URL, "TOKEN="+token, "ORPHAN="+orphan,
-					"SCRIPT="+name, "REQUEST="+adapterDir+"/request.json", "FILES="+dir)
+					"SCRIPT="+name, "REQUEST="+rig.AdapterDir+"/request.json", "FILES="+dir)
 				env.Values[normalKey{}] = newNormal(env.WorkDir, dir, d.StateDir, d.URL)
 				return nil
 			},
@@ -88,13 +82,6 @@ func check(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func binDir() (string, error) {
-	if dir := os.Getenv(rig.BinEnv); dir != "" {
-		return dir, nil
-	}
-	return filepath.Abs(filepath.Join("..", "..", ".build", "bin"))
 }
 
 // daemon is the one that all scripts share.
@@ -141,29 +128,22 @@ func orphaned(t *testing.T, d *rig.Daemon) string {
 
 const orphanWorkspace = "/var/tmp/sandbox-scripts-orphan"
 
-// machineFiles writes a loadout whose machines are processes of this host, and
-// their workspace with an adapter that does what its request says.
-func machineFiles(work, dir string) error {
-	workspace := filepath.Join(dir, "workspace")
-	files := map[string]string{
-		filepath.Join(work, "hosted.yaml"): "apiVersion: loadout/v1\nkind: loadout\nmetadata: {name: hosted}\nruntime_options: {kind: host}\n" +
-			"image: minimal\nrunners: [echo, adapter-command]\nworkspace: {path: " + workspace + "}\n" +
-			"env: {PATH: \"" + filepath.Join(dir, "bin") + ":/usr/bin:/bin\"}\n",
-		filepath.Join(dir, "bin", "node"):                  "#!/bin/sh\nexec /bin/sh \"$@\"\n", // nobody here needs another node
-		filepath.Join(workspace, adapterDir, "runner.mjs"): adapter,
-	}
+// machineFiles writes hosted.yaml, whose machines are processes of this host
+// with an adapter that does what its request says. Their files are in dir.
+func machineFiles(work string) (dir string, err error) {
+	files := map[string]string{rig.AdapterDir + "/runner.mjs": adapter}
 	for _, do := range []string{"ok", "fail", "hold", "ask", "open"} {
-		files[filepath.Join(workspace, adapterDir, do+".json")] = `{"do":"` + do + `"}` + "\n"
+		files[rig.AdapterDir+"/"+do+".json"] = `{"do":"` + do + `"}` + "\n"
 	}
-	for path, content := range files {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // the guest reads it
-			return err
-		}
-		if err := os.WriteFile(path, []byte(content), 0o755); err != nil { //nolint:gosec // some are programs
-			return err
-		}
+	h, err := rig.NewHosted("hosted", rig.ShellNode, files)
+	if err != nil {
+		return "", err
 	}
-	return nil
+	loadout, err := os.ReadFile(h.Loadout)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(work, "hosted.yaml"), loadout, 0o600)
+	}
+	return h.Dir, err
 }
 
 // adapter is run as: node runner.mjs --request FILE.
