@@ -25,15 +25,9 @@ func Names() []string {
 	return names
 }
 
-// Get returns the document of a shipped loadout. The error wraps
-// fs.ErrNotExist when there is none of that name.
-func Get(name string) ([]byte, error) {
-	data, _, err := Lookup(name)
-	return data, err
-}
-
-// Lookup is Get in the form of loadouts.Lookup. The reference is a name, with
-// or without ".yaml".
+// Lookup returns the document of a shipped loadout, in the form of
+// loadouts.Lookup. The reference is a name, with or without ".yaml". The error
+// wraps fs.ErrNotExist when there is none of that name.
 func Lookup(ref string) (data []byte, name string, err error) {
 	file := strings.TrimSuffix(ref, ".yaml") + ".yaml"
 	data, err = files.ReadFile(file)

@@ -50,14 +50,14 @@ func TestAgenticDevOffersTheAdapterCommand(t *testing.T) {
 	}
 }
 
-func TestGetSaysWhatThereIs(t *testing.T) {
-	if _, err := catalog.Get("minimal"); err != nil {
+func TestLookupSaysWhatThereIs(t *testing.T) {
+	if _, _, err := catalog.Lookup("minimal"); err != nil {
 		t.Error(err)
 	}
 	for _, ref := range []string{"minimul", "", "../catalog", "a/b", "\x00"} {
-		_, err := catalog.Get(ref)
+		_, _, err := catalog.Lookup(ref)
 		if !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("Get(%q) = %v, want fs.ErrNotExist", ref, err)
+			t.Errorf("Lookup(%q) = %v, want fs.ErrNotExist", ref, err)
 		}
 	}
 }
