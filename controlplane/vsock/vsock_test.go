@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	mdvsock "github.com/mdlayher/vsock"
 	"golang.org/x/net/nettest"
