@@ -118,8 +118,8 @@ func canceled(kind string, r *supervise.Record) bool {
 		return true
 	}
 	switch r.Phase {
-	case instance.Deleting:
-		return true
+	case instance.Deleting: // a removal that has begun is not taken back
+		return kind != kindDelete && kind != kindExpire
 	case instance.Stopping, instance.Stopped:
 		return (kind == kindStart || kind == kindRestart) && r.After == ""
 	case instance.Provisioning, instance.Starting, instance.Running, instance.Paused, instance.Failed:

@@ -109,7 +109,6 @@ func (s *Supervisor) take(ctx context.Context, r *Request) {
 	case v.interrupt:
 		s.cutShort(ctx, r)
 	case v.hurry:
-		s.queue.busy.Force = true
 		s.hurry()
 	}
 }
@@ -196,6 +195,9 @@ func (s *Supervisor) finish(ctx context.Context, res result) bool {
 	s.interrupt = nil
 	r := res.request
 	if res.removed {
+		if res.err == nil {
+			res.err = s.withdrawn(r)
+		}
 		s.removed = true
 		if s.cfg.Removed != nil {
 			s.cfg.Removed()
@@ -208,12 +210,20 @@ func (s *Supervisor) finish(ctx context.Context, res result) bool {
 	if res.event != "" {
 		s.apply(ctx, r, res.event, res.err)
 	}
-	if after := s.Record().Phase; before == instance.Stopping && (after == instance.Starting || after == instance.Deleting) {
+	after := s.Record().Phase
+	switch {
+	case before == instance.Stopping && (after == instance.Starting || after == instance.Deleting):
 		s.work(ctx, r, s.demanded(after)) // the second half of the request
 		return false
+	case res.err == nil && r.working == instance.StartRequested && (after == instance.Stopping || after == instance.Deleting):
+		// It came up although its end had been stored, too late to interrupt
+		// anything: without more work it would be on its way down for ever.
+		r.overtaken = true
+		s.work(ctx, r, s.demanded(after))
+		return false
 	}
-	if res.err == nil && r.canceled {
-		res.err = canceledFault(r)
+	if res.err == nil {
+		res.err = s.withdrawn(r)
 	}
 	s.pace(res.err)
 	s.endShared(ctx, res)

@@ -91,6 +91,7 @@ func (s *Supervisor) cutShort(ctx context.Context, r *Request) {
 			s.note(ctx, r.note(), func(rec *Record) {
 				rec.Phase, rec.Reason, rec.After = next, r.Why, ""
 			})
+			r.begun = true
 		}
 	}
 	cause := errCutShort
@@ -111,14 +112,30 @@ func (s *Supervisor) overtaken(ctx context.Context, r *Request, event instance.E
 	case event != "" && !errors.Is(cause, errRemoved):
 		return err
 	}
+	s.log.InfoContext(ctx, "request was cut short", "event", r.Event, "error", err)
+	return cutShortFault(r, errors.Is(cause, errRemoved))
+}
+
+func cutShortFault(r *Request, removed bool) error {
 	why := "another request came first"
-	if errors.Is(cause, errRemoved) {
+	if removed {
 		why = "the machine is being removed"
 	}
-	s.log.InfoContext(ctx, "request was cut short", "event", r.Event, "error", err)
 	return &instance.Fault{
 		Blame: instance.Caller, Code: CodeCanceled, Err: fmt.Errorf("the %s was cut short: %s", r.Event, why),
 	}
+}
+
+// withdrawn is how a request ends whose work has come to its end in spite of
+// its own, which was asked for; nil for all others.
+func (s *Supervisor) withdrawn(r *Request) error {
+	switch {
+	case r.canceled:
+		return canceledFault(r)
+	case r.overtaken:
+		return cutShortFault(r, s.Record().Phase == instance.Deleting)
+	}
+	return nil
 }
 
 func canceledFault(r *Request) error {

@@ -41,9 +41,14 @@ func (s *Supervisor) refuseLate(ctx context.Context) {
 }
 
 // refuseWaiting ends the requests that wait for an instance that is no more.
+// There was one when they came.
 func (s *Supervisor) refuseWaiting(ctx context.Context) {
 	for r := s.queue.next(); r != nil; r = s.queue.next() {
-		s.refuse(ctx, r)
+		if r.Event == instance.DeleteRequested {
+			r.end(ctx, nil)
+			continue
+		}
+		r.end(ctx, cutShortFault(r, true))
 	}
 }
 

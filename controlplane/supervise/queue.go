@@ -6,8 +6,13 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
-// maxWaiting bounds the requests that wait for one instance.
-const maxWaiting = 32
+const (
+	// maxWaiting bounds the requests that wait for one instance; as many deletes
+	// may wait beside them.
+	maxWaiting = 32
+	// maxJoined bounds those that share the end of the one at work.
+	maxJoined = 256
+)
 
 // queue decides what an instance does next. It is a plain value: no lock, no
 // clock, no I/O. At most one activity works at a time. A request for what is
@@ -51,21 +56,23 @@ func (q *queue) offer(p instance.Phase, r *Request) verdict {
 		}
 		return verdict{answer: answer, next: next, begin: answer == instance.Accepted, reason: err}
 	}
-	if q.busy.Event == r.Event && !q.busy.canceled {
-		q.joined = append(q.joined, r)
-		return verdict{answer: instance.Accepted, next: p, hurry: r.Force && !q.busy.Force}
-	}
 	deny := func(d instance.Denial) verdict {
 		d.Event, d.Phase = r.Event, p
 		return verdict{answer: instance.Denied, next: p, reason: &d}
 	}
+	same := q.busy.Event == r.Event && !q.busy.canceled && !q.busy.overtaken
 	switch {
+	case same && len(q.joined) >= maxJoined:
+		return deny(instance.Denial{Reason: instance.QueueFull})
+	case same:
+		q.joined = append(q.joined, r)
+		return verdict{answer: instance.Accepted, next: p, hurry: r.Force && !q.busy.Force}
 	case q.busy.working == instance.DeleteRequested && r.Event != instance.DeleteRequested:
 		// Nothing that waits behind a delete can ever be done.
 		return deny(instance.Denial{Reason: instance.IsDeleting})
 	case r.Event.Origin() == instance.ByPolicy && r.Event != instance.Used:
 		return verdict{answer: instance.Ignored, next: p} // policies look again when this is done
-	case len(q.waiting) >= maxWaiting && r.Event != instance.DeleteRequested:
+	case len(q.waiting) >= 2*maxWaiting, len(q.waiting) >= maxWaiting && r.Event != instance.DeleteRequested:
 		return deny(instance.Denial{Reason: instance.QueueFull})
 	}
 	q.waiting = append(q.waiting, r)
@@ -137,6 +144,9 @@ type withdrawal struct {
 func (q *queue) withdraw(id string) withdrawal {
 	for _, list := range []*[]*Request{&q.waiting, &q.joined} {
 		for i, r := range *list {
+			if r.ID == id && r.begun {
+				return withdrawal{request: r}
+			}
 			if r.ID == id {
 				*list = slices.Delete(*list, i, i+1)
 				return withdrawal{request: r, ended: true}

@@ -136,6 +136,18 @@ func TestQueueIsBounded(t *testing.T) {
 	if v := q.offer(instance.Stopping, requestOf(instance.DeleteRequested)); v.answer != instance.Accepted {
 		t.Errorf("a delete behind too many: %+v", v)
 	}
+	// Neither may those that ask for the same be without number.
+	for _, e := range []instance.Event{instance.DeleteRequested, instance.StopRequested} {
+		for range 1000 {
+			q.offer(instance.Stopping, requestOf(e))
+		}
+		if v := q.offer(instance.Stopping, requestOf(e)); v.answer != instance.Denied || !errors.As(v.reason, &d) || d.Reason != instance.QueueFull {
+			t.Errorf("one %s too many: %+v", e, v)
+		}
+	}
+	if len(q.waiting) > 2*maxWaiting || len(q.joined) > maxJoined {
+		t.Errorf("%d wait, %d have joined", len(q.waiting), len(q.joined))
+	}
 }
 
 func TestWithdraw(t *testing.T) {
@@ -159,6 +171,12 @@ func TestWithdraw(t *testing.T) {
 	}
 	if len(q.done()) != 0 || q.next() != nil {
 		t.Error("something withdrawn is left")
+	}
+	begun := of("begun", instance.DeleteRequested)
+	begun.begun = true
+	q = queue{busy: of("work", instance.StartRequested), waiting: []*Request{begun}}
+	if w := q.withdraw("begun"); w.request != begun || w.ended || q.next() != begun {
+		t.Errorf("withdraw of what has cut another short: %+v", w)
 	}
 }
 

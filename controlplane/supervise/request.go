@@ -52,6 +52,10 @@ type Request struct {
 	// canceled is set once its end has been asked for. Only the goroutine of
 	// Run touches it.
 	canceled bool
+	// begun is set once it has cut another one short and where that leads is
+	// stored: nothing can take it back. overtaken is set on one that came to its
+	// end although another had cut it short. Only the goroutine of Run touches them.
+	begun, overtaken bool
 	// working is what is being done for it now: of a restart, for example, the
 	// stop or the start.
 	working instance.Event
