@@ -5,19 +5,21 @@ import (
 	"fmt"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 )
 
 // absent stands in for a provider that stored instances name and that this
 // process does not offer. The instances stay listed; nothing is known of their
-// machines, so nothing is done to them.
+// machines, so nothing is done to them. One that is removed is forgotten: should
+// the provider come back, its machine is one that no instance knows.
 type absent struct{ name string }
 
 func (a absent) fault() error {
 	return &instance.Fault{
 		Blame: instance.Host, Code: "provider.unavailable",
 		Hint: "start sandboxd with this provider again, as before",
-		Err:  fmt.Errorf("provider %q is not offered by this sandboxd", a.name),
+		Err:  fmt.Errorf("provider %q is %w", a.name, supervise.ErrNotOffered),
 	}
 }
 

@@ -111,7 +111,7 @@ func (f *Fleet) LastEvent() uint64 {
 }
 
 func (l *eventLog) page(ctx context.Context, after uint64, fl EventFilter, limit int) (EventPage, error) {
-	fl.Tenant = tenantOf(ctx, fl.Tenant)
+	fl = fl.within(ctx)
 	page, err := l.store.Events(ctx, after, fl, limit)
 	if err != nil {
 		return page, fmt.Errorf("cannot read the events: %w", err)
@@ -120,6 +120,14 @@ func (l *eventLog) page(ctx context.Context, after uint64, fl EventFilter, limit
 		return EventPage{}, eventsGone(after, page)
 	}
 	return page, nil
+}
+
+// within is the filter for who asks with ctx.
+func (f EventFilter) within(ctx context.Context) EventFilter {
+	if f.Tenant = tenantOf(ctx, f.Tenant); f.AllTenants {
+		f.Tenant = "" // to the store that is all
+	}
+	return f
 }
 
 func eventsGone(after uint64, page EventPage) error {
@@ -134,7 +142,7 @@ func eventsGone(after uint64, page EventPage) error {
 // it happens, until ctx ends. A receiver that takes nothing for a minute is
 // cut: its channel is closed, and it can go on behind the last event it has.
 func (f *Fleet) Follow(ctx context.Context, after uint64, fl EventFilter) (<-chan Event, error) {
-	fl.Tenant = tenantOf(ctx, fl.Tenant)
+	fl = fl.within(ctx)
 	if _, err := f.events.page(ctx, after, fl, 1); err != nil {
 		return nil, err
 	}

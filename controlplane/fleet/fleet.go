@@ -49,6 +49,9 @@ type Config struct {
 	// ImageDir is where Images has its files.
 	ImageDir string
 	Now      func() time.Time
+	// Passed is how much time has passed since some moment, whatever is done to
+	// the clock of Now. The process's own when nil.
+	Passed func() time.Duration
 	// OrphanGrace is how long a machine that no instance knows is kept before
 	// it is removed; 0: for ever.
 	OrphanGrace time.Duration
@@ -93,6 +96,10 @@ type name struct{ tenant, name string }
 
 // New returns a fleet that does nothing before Start.
 func New(cfg Config) *Fleet {
+	if cfg.Passed == nil {
+		since := time.Now()
+		cfg.Passed = func() time.Duration { return time.Since(since) }
+	}
 	events := newEventLog(cfg.Store, cfg.Now)
 	return &Fleet{
 		cfg: cfg, log: cfg.Log, events: events, ops: newOperations(events, cfg.Log, cfg.Now),

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
 )
 
@@ -39,6 +40,24 @@ func (f *Fleet) List(ctx context.Context, filter Filter) (Page, error) {
 		page.Views = append(page.Views, f.view(s, s.Record()))
 	}
 	return page, nil
+}
+
+// Links counts the machines of all tenants that run, by whether their agent
+// answers.
+func (f *Fleet) Links() (up, silent int) {
+	for _, s := range f.all() {
+		runs := false
+		s.Peek(func(r *supervise.Record) { runs = r.Phase == instance.Running })
+		if !runs {
+			continue
+		}
+		if fault, _ := s.Health(); fault == nil {
+			up++
+		} else {
+			silent++
+		}
+	}
+	return up, silent
 }
 
 func (f Filter) matches(r *supervise.Record) bool {

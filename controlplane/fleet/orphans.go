@@ -230,6 +230,7 @@ func (f *Fleet) keep(ctx context.Context) {
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	wall, passed := f.cfg.Now(), f.cfg.Passed()
 	for {
 		select {
 		case <-tick.C:
@@ -237,10 +238,41 @@ func (f *Fleet) keep(ctx context.Context) {
 			return
 		}
 		f.ops.flush(ctx)
+		if err := f.regrace(ctx, wall.Add(f.cfg.Passed()-passed)); err != nil {
+			f.log.WarnContext(ctx, "cannot note that the clock was set", "error", err)
+			continue // and removes nothing before its time
+		}
+		wall, passed = f.cfg.Now(), f.cfg.Passed()
 		if err := f.sweep(ctx); err != nil && ctx.Err() == nil {
 			f.log.WarnContext(ctx, "cannot compare machines and instances", "error", err)
 		}
 	}
+}
+
+// clockSet is how far the clock must be from where it should be to have been set.
+const clockSet = time.Minute
+
+// regrace gives machines without an instance the grace that is left to them when
+// the clock was set: it should be at due. A clock that was wrong at the start of
+// the host must not cost them.
+func (f *Fleet) regrace(ctx context.Context, due time.Time) error {
+	jump := f.cfg.Now().Round(0).Sub(due.Round(0)).Truncate(time.Millisecond)
+	if jump.Abs() < clockSet {
+		return nil
+	}
+	f.tidying.Lock()
+	defer f.tidying.Unlock()
+	book, err := f.cfg.Keeper.Orphans(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range book {
+		if !book[i].RemoveAfter.IsZero() {
+			book[i].Since, book[i].RemoveAfter = book[i].Since.Add(jump), book[i].RemoveAfter.Add(jump)
+		}
+	}
+	f.log.WarnContext(ctx, "the clock was set; machines without an instance keep the grace they had", "by", jump)
+	return f.cfg.Keeper.SaveOrphans(ctx, book)
 }
 
 // sweep is one round of keep.
@@ -276,9 +308,19 @@ func (f *Fleet) orphanList() []orphan {
 	return slices.Clone(f.orphans)
 }
 
-// Orphans lists the machines, and files of some, that no instance knows.
-func (f *Fleet) Orphans(context.Context) ([]Orphan, error) {
-	list := f.orphanList()
+// orphansOf are those that the tenant of ctx may see.
+func (f *Fleet) orphansOf(ctx context.Context) []orphan {
+	if tenantOf(ctx, "") != DefaultTenant {
+		return nil
+	}
+	return f.orphanList()
+}
+
+// Orphans lists the machines, and files of some, that no instance knows. Nobody
+// knows whose they were, so they belong to the default tenant, as what is told
+// of them does: for others there are none.
+func (f *Fleet) Orphans(ctx context.Context) ([]Orphan, error) {
+	list := f.orphansOf(ctx)
 	all := make([]Orphan, 0, len(list))
 	for _, o := range list {
 		all = append(all, o.Orphan)
@@ -288,7 +330,7 @@ func (f *Fleet) Orphans(context.Context) ([]Orphan, error) {
 
 // RemoveOrphan destroys a machine that no instance knows, and all of it.
 func (f *Fleet) RemoveOrphan(ctx context.Context, id instance.ID) error {
-	for _, o := range f.orphanList() {
+	for _, o := range f.orphansOf(ctx) {
 		if o.ID == id {
 			return f.removeOrphan(ctx, o)
 		}

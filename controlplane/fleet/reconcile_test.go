@@ -5,7 +5,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -223,5 +225,75 @@ func TestProviderThatIsNotOffered(t *testing.T) {
 	v = r.when("orphaned", "well", func(v fleet.View) bool { return v.Phase == instance.Running && v.Health == nil })
 	if out := r.run(v, "echo", "here"); out != "here\n" {
 		t.Errorf("output is %q", out)
+	}
+}
+
+// TestProviderThatIsGone: an instance of a provider that is not offered can be
+// removed. Its machine, if the provider comes back, is a stranger's.
+func TestProviderThatIsGone(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	v := r.create("bereft")
+	r.close()
+	r.config = func(c *fleet.Config) { c.Drivers = map[string]vm.Driver{} }
+	r.open()
+	op, err := r.fleet.Delete(t.Context(), "bereft", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if op = r.end(op); op.State != fleet.OperationSucceeded {
+		t.Fatalf("the delete ended %s: %v", op.State, op.Fault)
+	}
+	told := slices.ContainsFunc(op.Steps, func(s fleet.OperationStep) bool {
+		return s.Name == "machine" && s.Mark == "skipped" && strings.Contains(s.Cause, "not offered")
+	})
+	if !told {
+		t.Errorf("nothing says that the machine was left: %+v", op.Steps)
+	}
+	r.gone("bereft")
+	r.close()
+	r.config = nil
+	r.open()
+	if left, err := r.fleet.Orphans(t.Context()); err != nil || len(left) != 1 || left[0].ID != v.ID {
+		t.Errorf("its provider is back: %+v, %v", left, err)
+	}
+}
+
+// TestClockThatIsSetCostsNoStranger: a clock that is set while the daemon runs
+// takes nothing of the grace of a machine that no instance knows, and gives it
+// nothing.
+func TestClockThatIsSetCostsNoStranger(t *testing.T) {
+	r := newRig(t)
+	r.stranger()
+	r.config = func(c *fleet.Config) { c.OrphanGrace = time.Hour }
+	r.open() // it is known from now on, with an hour of grace
+	r.close()
+	var ahead atomic.Int64
+	r.config = func(c *fleet.Config) {
+		c.OrphanGrace = time.Second // looked at four times as often
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	}
+	r.open()
+	due := func() time.Time {
+		list, err := r.fleet.Orphans(t.Context())
+		if err != nil || len(list) != 1 {
+			t.Fatalf("orphans: %+v, %v", list, err)
+		}
+		return list[0].RemoveAfter
+	}
+	was := due()
+	for _, jump := range []time.Duration{24 * time.Hour, -24 * time.Hour} {
+		ahead.Store(int64(jump))
+		deadline := time.NewTimer(patience)
+		tick := time.NewTicker(10 * time.Millisecond)
+		for by := due().Sub(was); (by - jump).Abs() > time.Minute; by = due().Sub(was) {
+			select {
+			case <-tick.C:
+			case <-deadline.C:
+				t.Fatalf("the clock was set by %v, the end of its grace by %v", jump, by)
+			}
+		}
+		tick.Stop()
+		deadline.Stop()
 	}
 }

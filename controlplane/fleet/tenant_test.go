@@ -1,7 +1,10 @@
 package fleet_test
 
 import (
+	"context"
+	"strings"
 	"testing"
+	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
 )
@@ -61,6 +64,19 @@ func TestTenantsDoNotSeeOneAnother(t *testing.T) {
 			t.Errorf("events of %q: %+v, %v", tenant, events, err)
 		}
 	}
+	// What is counted is of all.
+	if up, silent := r.fleet.Links(); up != 2 || silent != 0 {
+		t.Errorf("%d agents answer, %d do not", up, silent)
+	}
+	events, err := r.fleet.Follow(t.Context(), 0, fleet.EventFilter{AllTenants: true, Types: []string{fleet.EventCreated}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tenant := range []string{fleet.DefaultTenant, "other"} {
+		if e := <-events; e.Tenant != tenant {
+			t.Errorf("an event of %q, want one of %q", e.Tenant, tenant)
+		}
+	}
 	if err := r.fleet.StopAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -79,3 +95,43 @@ func TestTenantsDoNotSeeOneAnother(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// TestHostTellsATenantItsOwn: machines that no instance knows were somebody's,
+// and are shown to the operator's tenant only; others learn neither of them nor
+// how many instances there are that are not theirs.
+func TestHostTellsATenantItsOwn(t *testing.T) {
+	r := newRig(t)
+	id := r.stranger()
+	r.config = func(c *fleet.Config) { c.OrphanGrace = time.Hour }
+	r.open()
+	r.create("mine")
+	other := fleet.WithTenant(t.Context(), "other")
+	for _, c := range []struct {
+		ctx                context.Context
+		orphans, instances int
+	}{{t.Context(), 1, 1}, {other, 0, 0}} {
+		orphans, err := r.fleet.Orphans(c.ctx)
+		if err != nil || len(orphans) != c.orphans {
+			t.Errorf("orphans: %+v, %v, want %d", orphans, err, c.orphans)
+		}
+		facts, err := r.fleet.Facts(c.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := 0
+		for _, check := range facts.Checks {
+			if strings.Contains(check.Detail, id.String()) {
+				told++
+			}
+		}
+		if facts.Instances != c.instances || told != c.orphans {
+			t.Errorf("the host tells of %d instances and %d orphans, want %d and %d", facts.Instances, told, c.instances, c.orphans)
+		}
+	}
+	if err := r.fleet.RemoveOrphan(other, id); faultCode(err) != "orphan.not_found" {
+		t.Errorf("removal by another tenant: %v", err)
+	}
+	if err := r.fleet.RemoveOrphan(t.Context(), id); err != nil {
+		t.Error(err)
+	}
+}

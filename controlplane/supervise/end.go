@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/converge"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 )
@@ -145,7 +146,13 @@ func (s *Supervisor) remove(ctx context.Context, r *Request) (instance.Event, er
 	_ = r.step(ctx, "machine", 20) // with a full disk nothing can be recorded, and much be freed
 	s.dropLink()
 	m, err := s.ensureMachine(ctx)
-	if err != nil {
+	gone := string(converge.Did)
+	switch {
+	case errors.Is(err, ErrNotOffered):
+		// Who takes the provider away for good must get rid of its instances too.
+		gone = string(converge.Skipped)
+		s.log.WarnContext(ctx, "forgetting an instance whose machine cannot be removed", "error", err)
+	case err != nil:
 		return "", err
 	}
 	if m != nil {
@@ -157,8 +164,8 @@ func (s *Supervisor) remove(ctx context.Context, r *Request) (instance.Event, er
 		}
 		s.setMachine(nil)
 	}
-	r.did(ctx, "machine", 80)
-	_ = r.step(ctx, "record", 90) // as above
+	_ = r.mark(ctx, Step{Name: "machine", Mark: gone, Percent: 80, Cause: err}) // it is so, recorded or not
+	_ = r.step(ctx, "record", 90)                                               // as above
 	if err := s.forget(ctx, r); err != nil {
 		return "", err
 	}

@@ -11,6 +11,10 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 )
 
+// ErrNotOffered is what a driver says that stands in for one there is none of:
+// nothing can be done to its machines, but an instance can be forgotten.
+var ErrNotOffered = errors.New("not offered by this sandboxd")
+
 // recoverTries is how often a machine is looked for before other requests get
 // their turn; after a pause it is looked for again.
 const recoverTries = 4

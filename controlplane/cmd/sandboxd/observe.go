@@ -92,24 +92,12 @@ func linkSource(f *fleet.Fleet) metrics.Source {
 		Families: []metrics.Family{
 			{Name: "agent_links", Help: "Running machines by whether their agent answers.", Labels: []string{"state"}},
 		},
-		Read: func(ctx context.Context) ([]metrics.Sample, error) {
-			page, err := f.List(ctx, fleet.Filter{Phase: instance.Running})
-			if err != nil {
-				return nil, err
-			}
-			states := map[string]float64{"up": 0, "silent": 0}
-			for _, v := range page.Views {
-				if v.Health == nil {
-					states["up"]++
-				} else {
-					states["silent"]++
-				}
-			}
-			samples := make([]metrics.Sample, 0, len(states))
-			for state, n := range states {
-				samples = append(samples, metrics.Sample{Family: "agent_links", Labels: []string{state}, Value: n})
-			}
-			return samples, nil
+		Read: func(context.Context) ([]metrics.Sample, error) {
+			up, silent := f.Links()
+			return []metrics.Sample{
+				{Family: "agent_links", Labels: []string{"up"}, Value: float64(up)},
+				{Family: "agent_links", Labels: []string{"silent"}, Value: float64(silent)},
+			}, nil
 		},
 	}
 }
@@ -194,7 +182,9 @@ func (w *bootWatch) close() {
 
 // follow returns where to go on when the stream has ended.
 func (w *bootWatch) follow(ctx context.Context, after uint64) uint64 {
-	events, err := w.fleet.Follow(ctx, after, fleet.EventFilter{Types: []string{fleet.EventPhase, fleet.EventDeleted}})
+	events, err := w.fleet.Follow(ctx, after, fleet.EventFilter{
+		AllTenants: true, Types: []string{fleet.EventPhase, fleet.EventDeleted},
+	})
 	if err != nil {
 		retry := time.NewTimer(time.Second)
 		defer retry.Stop()
@@ -210,7 +200,7 @@ func (w *bootWatch) follow(ctx context.Context, after uint64) uint64 {
 		case e.Type == fleet.EventDeleted:
 			delete(w.known, e.Instance)
 		case e.Phase == instance.Running:
-			w.running(ctx, e.Instance)
+			w.running(fleet.WithTenant(ctx, e.Tenant), e.Instance)
 		}
 	}
 	return after
