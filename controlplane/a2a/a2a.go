@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"net/http"
 	"strings"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/share"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
@@ -141,13 +143,14 @@ type Limits struct {
 	// Inline bounds the bytes of one artifact within a task. Default 1 MiB.
 	Inline int
 	// Page bounds the bytes of the tasks on one page of a list, as they are
-	// stored, with their histories and artifacts: the page ends early, but has
+	// written, with their histories and artifacts: the page ends early, but has
 	// one task. Default 8 MiB.
 	Page int
 	// Lists bounds the pages that are held in memory at once, each until its
-	// reader has taken it or is dropped. Default 16.
+	// reader has taken it or is dropped; a principal gets a quarter. Default 16.
 	Lists int
-	// Streams bounds the streams open at once. Default 1024.
+	// Streams bounds the streams open at once. The last quarter is for tenants
+	// that have less than a quarter. Default 1024.
 	Streams int64
 	// KeepAlive is the pause between signs of life on a silent stream. Default 15 s.
 	KeepAlive time.Duration
@@ -200,7 +203,10 @@ func (cfg *Config) fill() {
 // New makes the handler of everything below /agents/{id}.
 func New(cfg Config) http.Handler {
 	cfg.fill()
-	s := &surface{cfg: cfg, lists: make(chan struct{}, cfg.Limits.Lists)}
+	s := &surface{
+		cfg: cfg, streams: share.NewPlaces(int(min(cfg.Limits.Streams, math.MaxInt32))),
+		lists: share.NewGate(cfg.Limits.Lists/4, cfg.Limits.Lists),
+	}
 	scopes := scopesOfRoutes()
 	// Paths are matched as they were sent: what cleaning would join or drop
 	// names nothing here.
@@ -247,8 +253,8 @@ func (s *surface) routesSend(at func(path string, m methods), prefix string) {
 // surface holds what all requests share.
 type surface struct {
 	cfg     Config
-	streams counter
-	lists   chan struct{} // has an element for each page that is held
+	streams *share.Places
+	lists   *share.Gate // of the pages that are held
 	flights flights
 }
 
@@ -263,7 +269,7 @@ type call struct {
 	url        string      // the agent's address, as the caller knows it
 	header     http.Header // of the answer
 	flight     *flight     // of a message that is carried out once; nil otherwise
-	listing    bool        // holds a page of a list, until leave
+	leaveList  func()      // gives back the page of a list that is held; nil: none is
 }
 
 // begin finds the agent and negotiates. The extensions are echoed whatever

@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/prompt"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/runner/engine"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/share"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
@@ -41,6 +41,9 @@ func (c *call) submit(ctx context.Context, req sendRequest) (engine.Result, *fau
 	}
 	if _, ok := req.message.Metadata[prompt.ResponseKey]; ok {
 		return engine.Result{}, errField("message.taskId", "is required: the message answers a prompt, and that is of a task")
+	}
+	if f := c.roomForPush(ctx, "", req.push); f != nil {
+		return engine.Result{}, f
 	}
 	if f := c.nameMessage(ctx, &req.message); f != nil {
 		return engine.Result{}, f
@@ -196,24 +199,19 @@ func (c *call) list(ctx context.Context, req listRequest) (any, *fault) {
 // enterList waits until one more page may be held in memory, no longer than a
 // client can be expected to. It is held until its reader has taken it: leave.
 func (c *call) enterList(ctx context.Context) *fault {
-	limit := time.NewTimer(c.cfg.Limits.Blocking)
-	defer limit.Stop()
-	select {
-	case c.lists <- struct{}{}:
-		c.listing = true
-		return nil
-	case <-limit.C:
-	case <-ctx.Done():
-	case <-c.cfg.Tasks.Done():
-		return errClosing()
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Limits.Blocking)
+	defer cancel()
+	c.leaveList = c.lists.Enter(ctx, share.Owner{Tenant: c.caller.scope().TenantOrDefault(), Name: c.caller.Name})
+	if c.leaveList == nil {
+		return errBusy("as many lists are being read as may be")
 	}
-	return errBusy("as many lists are being read as may be")
+	return nil
 }
 
 // leave ends a call whose answer has been written.
 func (c *call) leave() {
-	if c.listing {
-		<-c.lists
+	if c.leaveList != nil {
+		c.leaveList()
 	}
 }
 
@@ -322,19 +320,6 @@ func (c *call) runtimeMetadata() (m task.Metadata, err error) {
 	}
 	return m, err
 }
-
-// counter admits up to a bound.
-type counter struct{ n atomic.Int64 }
-
-func (c *counter) enter(limit int64) bool {
-	if c.n.Add(1) > limit {
-		c.n.Add(-1)
-		return false
-	}
-	return true
-}
-
-func (c *counter) leave() { c.n.Add(-1) }
 
 // taskParams are the params of the methods that name a task.
 func taskParams(o object) (id string, history int) {

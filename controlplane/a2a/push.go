@@ -17,7 +17,8 @@ import (
 type Push interface {
 	// Check says with a *push.Refusal what is wrong with a registration.
 	Check(ctx context.Context, r push.Registration) error
-	// Room returns push.ErrTooMany if a task takes no further webhook of that id.
+	// Room returns push.ErrTooMany if a task takes no further webhook of that id,
+	// push.ErrFull if nobody's of the caller does. The task may be one to be made.
 	Room(ctx context.Context, in task.Scope, taskID, id string) error
 	Create(ctx context.Context, in task.Scope, taskID string, r push.Registration, after int64) (push.Hook, error)
 	List(ctx context.Context, in task.Scope, taskID string) ([]push.Hook, error)
@@ -186,6 +187,8 @@ func (c *call) explainPush(ctx context.Context, path string, err error) *fault {
 		f := errBusy("the task has as many push notification configurations as it may have")
 		f.retryAfter = 0 // it does not pass by waiting
 		return f
+	case errors.Is(err, push.ErrFull):
+		return errBusy("as many push notification configurations wait for their webhooks to take events as may")
 	}
 	return c.explain(ctx, "work on push notification configurations", err)
 }

@@ -32,7 +32,7 @@ func (a *api) GetInstanceConsole(w http.ResponseWriter, r *http.Request, ref str
 		return
 	}
 	if follow {
-		release, err := a.openStream()
+		release, err := a.openStream(r)
 		if err != nil {
 			a.fail(w, r, err)
 			return

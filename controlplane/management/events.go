@@ -88,7 +88,7 @@ func (a *api) WatchEvents(w http.ResponseWriter, r *http.Request, params managem
 		a.fail(w, r, err)
 		return
 	}
-	release, err := a.openStream()
+	release, err := a.openStream(r)
 	if err != nil {
 		a.fail(w, r, err)
 		return

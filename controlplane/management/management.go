@@ -20,6 +20,7 @@ import (
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/management/once"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/request"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/share"
 	"agentic-sandbox.aiwg.io/sandbox/loadouts"
 	"agentic-sandbox.aiwg.io/sandbox/loadouts/catalog"
 )
@@ -131,7 +132,8 @@ type Config struct {
 	// Stall is how long a client may keep a stream from moving;
 	// 0 means one minute.
 	Stall time.Duration
-	// MaxStreams bounds the streams open at one time; 0 means 1024.
+	// MaxStreams bounds the streams open at one time; 0 means 1024. The last
+	// quarter is for tenants that have less than a quarter.
 	MaxStreams int
 }
 
@@ -151,7 +153,7 @@ type api struct {
 	Config
 
 	once    *once.Handler // nil: none
-	streams chan struct{} // one token for each open stream
+	streams *share.Places
 	scopes  scopeTable
 	queries queryTable
 }
@@ -188,7 +190,7 @@ func (c *Config) fill() {
 // expects whole paths, so mount it without stripping them, behind auth.
 func New(c Config) http.Handler {
 	c.fill()
-	a := &api{Config: c, streams: make(chan struct{}, c.MaxStreams), scopes: scopes(), queries: queries()}
+	a := &api{Config: c, streams: share.NewPlaces(c.MaxStreams), scopes: scopes(), queries: queries()}
 	if c.Once != nil {
 		a.once = a.newOnce(c.Once)
 	}

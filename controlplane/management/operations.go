@@ -57,7 +57,9 @@ func (a *api) ListOperations(w http.ResponseWriter, r *http.Request, params mana
 		NextCursor: cursorOf(cursorOperation, page.Next),
 	}
 	for _, op := range page.Operations {
-		list.Items = append(list.Items, operationJSON(op))
+		o := operationJSON(op)
+		o.Fault.Console = "" // long; who looks at one gets it
+		list.Items = append(list.Items, o)
 	}
 	a.answer(w, r, http.StatusOK, list)
 }
@@ -130,7 +132,7 @@ func (a *api) GetOperation(w http.ResponseWriter, r *http.Request, id string, pa
 
 // await returns the operation as it is when it ends, or after a while.
 func (a *api) await(r *http.Request, op fleet.Operation, wait time.Duration) (fleet.Operation, error) {
-	release, err := a.openStream()
+	release, err := a.openStream(r)
 	if err != nil {
 		return op, err
 	}
@@ -163,7 +165,7 @@ func (a *api) WatchOperation(w http.ResponseWriter, r *http.Request, id string) 
 		a.fail(w, r, err)
 		return
 	}
-	release, err := a.openStream()
+	release, err := a.openStream(r)
 	if err != nil {
 		a.fail(w, r, err)
 		return

@@ -10,15 +10,13 @@ import (
 )
 
 // openStream takes one of the places for requests that last.
-func (a *api) openStream() (release func(), err error) {
-	select {
-	case a.streams <- struct{}{}:
-		return func() { <-a.streams }, nil
-	default:
-		return nil, &instance.Fault{
-			Blame: instance.Host, Code: codeTooManyStreams, Hint: "close others, or try again later",
-			Err: fmt.Errorf("%d streams are open, which is the most this server keeps", cap(a.streams)),
-		}
+func (a *api) openStream(r *http.Request) (release func(), err error) {
+	if release = a.streams.Take(tenant(r)); release != nil {
+		return release, nil
+	}
+	return nil, &instance.Fault{
+		Blame: instance.Host, Code: codeTooManyStreams, Hint: "close others, or try again later",
+		Err: fmt.Errorf("as many streams are open as this server keeps, which is at most %d", a.MaxStreams),
 	}
 }
 

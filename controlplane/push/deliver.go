@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"time"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/share"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
@@ -16,6 +17,7 @@ type worker struct {
 	p     Progress
 	saved uint64 // the cursor in the store
 	rec   task.Record
+	owner share.Owner // of the task
 	stop  context.CancelFunc
 	done  chan struct{}
 
@@ -89,7 +91,7 @@ func (w *worker) turn(ctx context.Context, idle bool) (next, time.Duration) {
 		}
 		w.rec = rec
 	}
-	leave := w.s.gate.enter(ctx, principal{w.rec.Tenant, w.rec.Owner})
+	leave := w.s.gate.Enter(ctx, w.owner)
 	if leave == nil {
 		return end, 0
 	}
@@ -98,9 +100,13 @@ func (w *worker) turn(ctx context.Context, idle bool) (next, time.Duration) {
 	if err != nil {
 		return w.trouble(ctx, "read the task's events", err)
 	}
+	began := w.s.cfg.Now()
 	for _, e := range events {
 		if n, pause := w.deliver(ctx, e); n != again {
 			return n, pause
+		}
+		if w.s.cfg.Now().Sub(began) >= w.s.cfg.Limits.Timeout {
+			break // a slow webhook, which must not keep its place from others
 		}
 	}
 	// The events were told, or skipped, before the cursor is stored: that way

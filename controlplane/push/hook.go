@@ -70,6 +70,22 @@ type Progress struct {
 	Cause string
 }
 
+// resumed is a stored progress as it is taken up again. The webhook has failed
+// for as long as it was tried: neither the time in which there was no process
+// counts, nor by how much the clock was set meanwhile, and what comes is
+// measured by time as it passes.
+func (p Progress) resumed(now time.Time) Progress {
+	if p.Failures == 0 {
+		return p
+	}
+	until := now
+	if p.NotBefore.Before(now) {
+		until = p.NotBefore
+	}
+	p.FailingSince = now.Add(-max(0, until.Sub(p.FailingSince)))
+	return p
+}
+
 // public is the webhook without its secrets.
 func (h Hook) public() Hook {
 	h.Token, h.Credentials = "", ""

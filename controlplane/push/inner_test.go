@@ -3,7 +3,6 @@ package push
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,72 +25,6 @@ func TestBackoffBounds(t *testing.T) {
 			rt.Errorf("pause %d is %v, the one before %v", n+1, more, d)
 		}
 	})
-}
-
-// TestGate: never more than may, of one owner and in all, and nothing is kept
-// of owners that are gone.
-func TestGate(t *testing.T) {
-	g := newGate(2, 5)
-	var mu sync.Mutex
-	inside := map[string]int{}
-	all := 0
-	var wg sync.WaitGroup
-	for i := range 200 {
-		owner := string(rune('a' + i%5))
-		wg.Go(func() {
-			leave := g.enter(t.Context(), principal{name: owner})
-			mu.Lock()
-			inside[owner]++
-			if all++; all > 5 || inside[owner] > 2 {
-				t.Errorf("%d of %s and %d in all are inside", inside[owner], owner, all)
-			}
-			mu.Unlock()
-			mu.Lock()
-			inside[owner]--
-			all--
-			mu.Unlock()
-			leave()
-		})
-	}
-	wg.Wait()
-	a, b := g.enter(t.Context(), principal{name: "a"}), g.enter(t.Context(), principal{name: "a"})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if g.enter(ctx, principal{name: "a"}) != nil {
-		t.Error("entered a full gate")
-	}
-	a()
-	b()
-	if len(g.owners) != 0 || len(g.all) != 0 {
-		t.Errorf("left behind: %v, %d", g.owners, len(g.all))
-	}
-}
-
-// TestGateGivenUp: who gives up while all places are taken leaves his own to
-// his next.
-func TestGateGivenUp(t *testing.T) {
-	g := newGate(3, 3)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	gone, end := context.WithCancel(t.Context())
-	end()
-	x, y := principal{name: "x"}, principal{name: "y"}
-	leaves := []func(){g.enter(ctx, x), g.enter(ctx, y), g.enter(ctx, y)}
-	for range 20 {
-		if g.enter(gone, x) != nil {
-			t.Fatal("entered where all places are taken")
-		}
-	}
-	leaves[1]()
-	leaves[2]()
-	for range 2 {
-		leave := g.enter(ctx, x)
-		if leave == nil {
-			t.Fatal("cannot enter where there is room")
-		}
-		defer leave()
-	}
-	leaves[0]()
 }
 
 // TestControl: the last judge, just before a socket connects, needs no other.

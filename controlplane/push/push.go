@@ -26,6 +26,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/share"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
 
@@ -55,6 +56,8 @@ type Store interface {
 var (
 	// ErrTooMany: the task has as many webhooks as it may have.
 	ErrTooMany = errors.New("too many webhooks")
+	// ErrFull: the principal has as many webhooks that events are due to as it may.
+	ErrFull = errors.New("too many webhooks wait for events")
 	// ErrGone: the registration was deleted or replaced.
 	ErrGone = errors.New("webhook is gone")
 )
@@ -106,6 +109,9 @@ type Config struct {
 type Limits struct {
 	// PerTask bounds the webhooks of one task. Default 16.
 	PerTask int
+	// Active bounds those of the tasks of one principal that deliveries are due
+	// to, each of which costs memory until it has them or is given up. Default 4096.
+	Active int
 	// Timeout bounds one try, from dialing to the end of the answer. Default 15 s.
 	Timeout time.Duration
 	// FirstRetry is the pause after the first failure; it doubles with each
@@ -132,6 +138,7 @@ func (l *Limits) fill() {
 		}
 	}
 	n(&l.PerTask, 16)
+	n(&l.Active, 4096)
 	n(&l.MaxTries, 50)
 	n(&l.PerOwner, 16)
 	n(&l.InFlight, 64)
@@ -145,7 +152,7 @@ func (l *Limits) fill() {
 type Service struct {
 	cfg  Config
 	post *poster
-	gate *gate
+	gate *share.Gate
 	ctx  context.Context //nolint:containedctx // the life of its goroutines, not of a call
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -156,6 +163,7 @@ type Service struct {
 	mu       sync.Mutex
 	closed   bool
 	workers  map[key]*worker
+	held     map[share.Owner]int // workers, by who owns their tasks
 }
 
 type key struct{ task, id string }
@@ -181,7 +189,7 @@ func New(ctx context.Context, cfg Config) *Service {
 	ctx, stop := context.WithCancel(ctx)
 	return &Service{
 		cfg: cfg, ctx: ctx, stop: stop, post: newPoster(cfg.Guard, cfg.RootCAs, cfg.Limits.Timeout),
-		gate: newGate(cfg.Limits.PerOwner, cfg.Limits.InFlight), workers: map[key]*worker{},
+		gate: share.NewGate(cfg.Limits.PerOwner, cfg.Limits.InFlight), workers: map[key]*worker{}, held: map[share.Owner]int{},
 	}
 }
 
@@ -197,10 +205,19 @@ func (s *Service) Start(ctx context.Context) error {
 		if s.running(h) {
 			continue // made since
 		}
-		s.launch(h)
+		rec, err := s.cfg.Log.Task(ctx, task.System(), h.TaskID, task.View{Inline: -1})
+		if errors.Is(err, task.ErrNotFound) {
+			continue // and the webhook with it
+		}
+		if err != nil {
+			return fmt.Errorf("cannot take up push notifications: %w", err)
+		}
+		s.launch(h, ownerOf(rec))
 	}
 	return nil
 }
+
+func ownerOf(rec task.Record) share.Owner { return share.Owner{Tenant: rec.Tenant, Name: rec.Owner} }
 
 // Close stops deliveries and waits for the service's goroutines. What was not
 // delivered is by the next service.
@@ -223,9 +240,16 @@ func (s *Service) Check(ctx context.Context, r Registration) error {
 }
 
 // Room returns ErrTooMany if the task has no room for one more webhook, of that
-// id or, if it is empty, of any. It is for who must know before a webhook comes
-// with something that cannot be taken back; Create decides.
+// id or, if it is empty, of any, and ErrFull if who asks has none. It is for who
+// must know before a webhook comes with something that cannot be taken back;
+// Create decides. The task is empty if it is to be made.
 func (s *Service) Room(ctx context.Context, in task.Scope, taskID, id string) error {
+	if s.full(share.Owner{Tenant: in.TenantOrDefault(), Name: in.Owner}) {
+		return ErrFull
+	}
+	if taskID == "" {
+		return nil
+	}
 	hooks, err := s.cfg.Store.Hooks(ctx, in, taskID)
 	if err != nil {
 		return fmt.Errorf("cannot count webhooks of task %q: %w", taskID, err)
@@ -259,13 +283,21 @@ func (s *Service) Create(ctx context.Context, in task.Scope, taskID string, r Re
 		TaskID: taskID, ID: r.ID, Version: r.Version, URL: r.URL, Token: r.Token,
 		Scheme: r.Scheme, Credentials: r.Credentials, CreatedAt: s.cfg.Now(),
 	}
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	h, err := s.cfg.Store.Put(ctx, in, h, after, s.cfg.Limits.PerTask)
+	rec, err := s.cfg.Log.Task(ctx, in, taskID, task.View{Inline: -1})
 	if err != nil {
 		return Hook{}, err
 	}
-	s.launch(h)
+	owner := ownerOf(rec)
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	if !s.running(h) && s.full(owner) {
+		return Hook{}, ErrFull
+	}
+	h, err = s.cfg.Store.Put(ctx, in, h, after, s.cfg.Limits.PerTask)
+	if err != nil {
+		return Hook{}, err
+	}
+	s.launch(h, owner)
 	return h.public(), nil
 }
 
@@ -307,9 +339,16 @@ func (s *Service) running(h Hook) bool {
 	return s.workers[h.key()] != nil
 }
 
+// full reports whether an owner has as many webhooks to be told as it may.
+func (s *Service) full(owner share.Owner) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[owner] >= s.cfg.Limits.Active
+}
+
 // launch starts a worker for a webhook, behind the one it replaces. Once the
 // service is closed it does not: the webhook is stored, and up to the next one.
-func (s *Service) launch(h Hook) {
+func (s *Service) launch(h Hook, owner share.Owner) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -320,8 +359,9 @@ func (s *Service) launch(h Hook) {
 		old.stop()
 	}
 	ctx, stop := context.WithCancel(s.ctx)
-	w := &worker{s: s, hook: h, p: h.Progress, saved: h.Progress.Delivered, stop: stop, done: make(chan struct{})}
+	w := &worker{s: s, hook: h, p: h.Progress.resumed(s.cfg.Now()), saved: h.Progress.Delivered, stop: stop, done: make(chan struct{}), owner: owner}
 	s.workers[h.key()] = w
+	s.held[owner]++
 	s.wg.Go(func() {
 		defer s.dismiss(w)
 		if old != nil {
@@ -336,6 +376,9 @@ func (s *Service) dismiss(w *worker) {
 	s.mu.Lock()
 	if s.workers[w.hook.key()] == w {
 		delete(s.workers, w.hook.key())
+	}
+	if s.held[w.owner]--; s.held[w.owner] == 0 {
+		delete(s.held, w.owner)
 	}
 	s.mu.Unlock()
 	close(w.done)

@@ -1,34 +1,42 @@
-package push
+// Package share divides what there is little of among those who ask for it, so
+// that one who wants much, or gives nothing back, leaves some to the others.
+//
+//	Gate    who finds no place waits for one; each has a bound of its own
+//	Places  who finds no place is refused; the last are for who has few
+//
+// It knows nothing of who asks and what for.
+package share
 
 import (
 	"context"
 	"sync"
 )
 
-// gate admits a bounded number, of each owner and in all, so that the slow
-// webhooks of one principal are not in the way of another's.
-type gate struct {
+// Owner is who holds places: a principal of a tenant.
+type Owner struct{ Tenant, Name string }
+
+// Gate admits a bounded number, of each owner and in all. Safe for concurrent
+// use.
+type Gate struct {
 	perOwner int
 	all      chan struct{}
 
 	mu     sync.Mutex
-	owners map[principal]*ownerGate
+	owners map[Owner]*ownerGate
 }
-
-// principal is who owns tasks.
-type principal struct{ tenant, name string }
 
 type ownerGate struct {
 	slots chan struct{}
 	users int // that hold a slot or wait for one
 }
 
-func newGate(perOwner, all int) *gate {
-	return &gate{perOwner: perOwner, all: make(chan struct{}, all), owners: map[principal]*ownerGate{}}
+// NewGate makes a gate for so many, both at least one.
+func NewGate(perOwner, all int) *Gate {
+	return &Gate{perOwner: max(perOwner, 1), all: make(chan struct{}, max(all, 1)), owners: map[Owner]*ownerGate{}}
 }
 
-// enter waits for a place and returns how to leave it; nil if ctx ended first.
-func (g *gate) enter(ctx context.Context, owner principal) func() {
+// Enter waits for a place and returns how to leave it; nil if ctx ended first.
+func (g *Gate) Enter(ctx context.Context, owner Owner) func() {
 	o := g.owner(owner)
 	select {
 	case o.slots <- struct{}{}:
@@ -50,7 +58,7 @@ func (g *gate) enter(ctx context.Context, owner principal) func() {
 	}
 }
 
-func (g *gate) owner(name principal) *ownerGate {
+func (g *Gate) owner(name Owner) *ownerGate {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	o := g.owners[name]
@@ -62,7 +70,7 @@ func (g *gate) owner(name principal) *ownerGate {
 	return o
 }
 
-func (g *gate) leave(name principal, o *ownerGate) {
+func (g *Gate) leave(name Owner, o *ownerGate) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if o.users--; o.users == 0 {

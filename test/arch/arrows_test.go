@@ -79,6 +79,7 @@ var arrows = []arrow{
 	{"controlplane/runner/engine", "controlplane/agentlink", "runs it over the link"},
 	{"controlplane/runner/engine", "controlplane/vm", "tells a machine that is gone from one that is not yet there"},
 	{"controlplane/push", "controlplane/task", "delivers the log of tasks"},
+	{"controlplane/push", "controlplane/share", "keeps slow webhooks from holding up others"},
 
 	// Stores: interfaces live with their consumers.
 	{"controlplane/sqlite", "controlplane/instance", "keeps instances"},
@@ -103,6 +104,7 @@ var arrows = []arrow{
 	{"controlplane/a2a", "api/extensions", "publishes and enforces these extensions"},
 	{"controlplane/a2a", "controlplane/instance", "one agent is one instance; maps faults to the wire"},
 	{"controlplane/a2a", "controlplane/task", "shows tasks and their events"},
+	{"controlplane/a2a", "controlplane/share", "keeps slow readers from holding up others"},
 	{"controlplane/a2a", "controlplane/push", "registers webhooks, and makes what they are sent"},
 	{"controlplane/a2a", "controlplane/prompt", "decodes replies and shows why one is refused"},
 	{"controlplane/a2a", "controlplane/runner/...", "hands messages to the runners"},
@@ -110,6 +112,7 @@ var arrows = []arrow{
 	{"controlplane/management", "controlplane/management/once", "carries a request with an Idempotency-Key out once"},
 	{"controlplane/management", "controlplane/answer", "logs how a request was answered"},
 	{"controlplane/metrics", "controlplane/answer", "counts how requests were answered"},
+	{"controlplane/management", "controlplane/share", "keeps who has many streams from taking all"},
 	{"controlplane/management", "controlplane/request", "names requests in answers and in the log"},
 	{"controlplane/management", "controlplane/auth", "for principals with a scope"},
 	{"controlplane/management", "controlplane/fleet", "over the fleet"},
