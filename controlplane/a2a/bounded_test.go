@@ -1,6 +1,8 @@
 package a2a_test
 
 import (
+	"bufio"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -80,6 +82,85 @@ func TestListPageIsBounded(t *testing.T) {
 	}
 	if got := page("&includeArtifacts=true"); len(got) != 3 || got[0] != 2 || got[1] != 2 {
 		t.Errorf("with artifacts pages have %v tasks, want 2, 2 and 1", got)
+	}
+}
+
+// TestListPageCountsWhatIsWritten: what must be escaped takes the room that it
+// takes in the answer.
+func TestListPageCountsWhatIsWritten(t *testing.T) {
+	const most = 25_000
+	r := newRig(t, func(c *a2a.Config, _ *engine.Config) { c.Limits.Page = most })
+	for range 3 {
+		if a := r.send("sh:head -c 4000 /dev/zero | tr '\\0' '\\001'"); a.status != 200 {
+			t.Fatalf("send: %d %s", a.status, a.body)
+		}
+	}
+	a := r.do(get, "/agents/"+idA+"/tasks?includeArtifacts=true", "", good)
+	if list, _ := a.path("tasks").([]any); len(list) != 1 || len(a.body) > most+most/4 {
+		t.Errorf("a page has %d tasks of %d bytes in all: %.300s", len(list), len(a.body), a.body)
+	}
+}
+
+// TestSlowReaderOfListsHoldsUpHimself: who takes nothing of his lists keeps a
+// share of the places, and others read theirs.
+func TestSlowReaderOfListsHoldsUpHimself(t *testing.T) {
+	const size, places = 12 << 20, 4
+	r := newRig(t, func(c *a2a.Config, _ *engine.Config) {
+		c.Limits.Inline, c.Limits.Lists, c.Limits.Blocking, c.Limits.Stall = size, places, 200*time.Millisecond, time.Minute
+	})
+	id := r.start("sh:head -c 12582912 /dev/zero | tr '\\0' x")
+	for {
+		changed := r.engine.Changed(id)
+		if n, _, err := r.db.ArtifactSize(t.Context(), task.System(), id, "stdout"); err == nil && n == size {
+			break
+		}
+		<-changed
+	}
+	path := "/agents/" + idA + "/tasks"
+	for range places { // the first has his one place, the others wait behind it
+		defer r.open(get, path+"?includeArtifacts=true", "", good).Body.Close()
+	}
+	if a := r.do(get, path, "", with(map[string]string{"X-User": "bob"})); a.status != 200 {
+		t.Errorf("a list of somebody else: %d %.300s", a.status, a.body)
+	}
+}
+
+// TestStreamsHoldNoSnapshots: what a reader has been told is not kept for as long
+// as his stream lasts.
+func TestStreamsHoldNoSnapshots(t *testing.T) {
+	const streams, size = 12, 1 << 20
+	r := newRig(t, nil)
+	body := strings.Replace(message("sh:sleep 600"), `"messageId"`, `"metadata":{"x":"`+strings.Repeat("x", size)+`"},"messageId"`, 1)
+	a := r.do(post, "/agents/"+idA+"/message:send", strings.TrimSuffix(body, "}")+`,"configuration":{"returnImmediately":true}}`, good)
+	id, _ := a.path("task", "id").(string)
+	if id == "" {
+		t.Fatalf("send: %d %.300s", a.status, a.body)
+	}
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // and what the first one finalized
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	for i := range streams {
+		resp := r.open(get, "/agents/"+idA+"/tasks/"+id+":subscribe", "", good)
+		if i%2 == 1 {
+			_ = resp.Body.Close()
+			resp = r.open(post, "/agents/"+idA, `{"jsonrpc":"2.0","id":1,"method":"SubscribeToTask","params":{"id":"`+id+`"}}`, good)
+		}
+		defer resp.Body.Close()
+		told := bufio.NewScanner(resp.Body)
+		told.Buffer(nil, 2*size)
+		for told.Scan() && told.Text() != "" {
+		}
+		if err := told.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if more := int64(heap()) - int64(before); more > streams*size/4 { //nolint:gosec // sizes
+		t.Errorf("%d streams hold %d KiB", streams, more>>10)
 	}
 }
 

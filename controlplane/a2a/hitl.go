@@ -2,7 +2,9 @@ package a2a
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"agentic-sandbox.aiwg.io/sandbox/api/extensions"
@@ -48,6 +50,9 @@ func (c *call) continueTask(ctx context.Context, req sendRequest) (task.Record, 
 	if err != nil {
 		return rec, errField("message.metadata."+prompt.ResponseKey, err.Error())
 	}
+	if body, err := json.Marshal(m); err != nil || len(body) > maxReply {
+		return rec, errField("message", fmt.Sprintf("must not have more than %d bytes when it answers a prompt", maxReply))
+	}
 	if f := c.nameMessage(ctx, &m); f != nil {
 		return rec, f
 	}
@@ -60,6 +65,10 @@ func (c *call) continueTask(ctx context.Context, req sendRequest) (task.Record, 
 	}
 	return c.continued(ctx, rec, req)
 }
+
+// maxReply bounds a message that answers a prompt, in bytes: all of them stay in
+// the task's history, which whoever reads the task gets.
+const maxReply = prompt.MaxPayload + 32<<10
 
 // waitsForReply reports whether a task waits with a prompt of hitl-prompt/v1.
 func waitsForReply(rec task.Record) bool {

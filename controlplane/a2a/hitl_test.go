@@ -119,6 +119,25 @@ func TestCF1Correlation(t *testing.T) {
 	}
 }
 
+// TestReplyIsSmall: replies stay in the history that everybody reads, and there
+// may be many: one that is large is refused, and the prompt waits on.
+func TestReplyIsSmall(t *testing.T) {
+	r := hitlRig(t, askOnce)
+	id, e := r.asks()
+	reply := replyMessage(id, e.PromptID, `{"text":"y"}`)
+	for name, large := range map[string]string{
+		"parts":    strings.Replace(reply, `"reply"`, `"`+strings.Repeat("x", 200<<10)+`"`, 1),
+		"metadata": strings.Replace(reply, `"metadata":{`, `"metadata":{"x":"`+strings.Repeat("x", 200<<10)+`",`, 1),
+	} {
+		if a := r.sendHITL(large); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), "message must not have more than") {
+			t.Errorf("a reply with much in its %s: %d %.300s", name, a.status, a.body)
+		}
+	}
+	if a := r.sendHITL(reply); a.path("task", "status", "state") != "TASK_STATE_COMPLETED" {
+		t.Errorf("the reply: %d %.300s", a.status, a.body)
+	}
+}
+
 // TestCF2Accept: an accepted reply moves the task on before it is answered,
 // and of many replies at once one is accepted.
 func TestCF2Accept(t *testing.T) {

@@ -97,8 +97,10 @@ func (s *surface) rpc(w http.ResponseWriter, r *http.Request) {
 			s.rpcRefuse(w, r, req.id, f)
 			return
 		}
-		if f := c.serve(w, r, feed, func(v any) any { return rpcResult(req.id, c.shape(jsonRPC, v)) }); f != nil {
-			s.rpcRefuse(w, r, req.id, f)
+		id := req.id
+		req = rpcRequest{} // its params may be large, and a stream may last
+		if f := c.serve(w, r, feed, func(v any) any { return rpcResult(id, c.shape(jsonRPC, v)) }); f != nil {
+			s.rpcRefuse(w, r, id, f)
 		}
 	default:
 		defer c.leave()

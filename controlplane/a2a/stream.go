@@ -139,13 +139,14 @@ func restSubscribe(c *call, r *http.Request) (*feed, *fault) {
 // is from before the first event: nothing has been written.
 func (c *call) serve(w http.ResponseWriter, r *http.Request, fd *feed, frame func(any) any) *fault {
 	first, f := c.opens(r.Context(), fd)
-	if f == nil && !c.streams.enter(c.cfg.Limits.Streams) {
-		f = errBusy("as many streams are open as may be")
-	}
 	if f != nil {
 		return f
 	}
-	defer c.streams.leave()
+	leave := c.streams.Take(c.caller.scope().TenantOrDefault())
+	if leave == nil {
+		return errBusy("as many streams are open as may be")
+	}
+	defer leave()
 	if c.version == v03 {
 		fd.untilInput = true // its last event says final, and is the last
 	}
@@ -162,10 +163,19 @@ func (c *call) serve(w http.ResponseWriter, r *http.Request, fd *feed, frame fun
 	if out.event(fd.after, first) != nil {
 		return nil
 	}
+	fd.told()
 	if err := c.pump(r.Context(), fd, out); err != nil && r.Context().Err() == nil && !errors.Is(err, errReaderGone) {
 		c.cfg.Log.ErrorContext(r.Context(), "cannot read a task's events", "task", fd.first.ID, "error", err)
 	}
 	return nil
+}
+
+// told forgets what the reader has been told, which may be large: the stream may
+// last, and there may be many.
+func (fd *feed) told() {
+	was := fd.first
+	fd.first = task.Record{LastSeq: was.LastSeq, StatusSeq: was.StatusSeq}
+	fd.first.ID, fd.first.ContextID = was.ID, was.ContextID
 }
 
 // opens is the first event of a feed.
