@@ -16,7 +16,8 @@ type draft struct {
 	chunks    []task.Chunk
 	limit     uint64 // bytes of output kept for the task
 	artifacts [2]string
-	raw       bool // whether the last chunk is no text
+	raw       []bool // of each chunk: whether it is no text
+	last      [2]int // of each stream: the number of chunks up to its last; 0 for none
 }
 
 // add takes the next output of the guest.
@@ -105,25 +106,41 @@ func textLen(data []byte) (n int) {
 	return n
 }
 
+// maxApart is how many chunks of one draft keep the order in which the pieces
+// of both streams came, and text apart from few other bytes. A guest that sends
+// single bytes by turns would else have a row stored for each.
+const maxApart = 64
+
 // join adds bytes that are all text or, raw, begin or end with such as are
 // none. They join the last chunk if they continue it, so that a program that
 // writes much in small pieces does not make an event of each. Text and other
 // bytes stay apart, and no chunk becomes larger than a guest may send one.
+// Behind maxApart chunks it is the last one of the stream that they join.
 func (d *draft) join(stream int, start uint64, data []byte, raw bool) {
 	if len(data) == 0 {
 		return
 	}
-	id := d.artifacts[stream]
-	if n := len(d.chunks); n > 0 {
-		c := &d.chunks[n-1]
-		if c.ArtifactID == id && c.Offset+uint64(len(c.Data)) == start && d.raw == raw && len(c.Data)+len(data) <= agentv1.MaxChunk {
-			c.Data = append(c.Data, data...)
-			return
-		}
+	id, at := d.artifacts[stream], d.last[stream]-1
+	if at >= 0 && d.joins(&d.chunks[at], at, start, data, raw) {
+		d.chunks[at].Data = append(d.chunks[at].Data, data...)
+		d.raw[at] = d.raw[at] || raw
+		return
 	}
-	d.raw = raw
 	// Clipped, so that what joins it is not written into the guest's message.
 	d.chunks = append(d.chunks, task.Chunk{ArtifactID: id, Offset: start, Data: slices.Clip(data)})
+	d.raw, d.last[stream] = append(d.raw, raw), len(d.chunks)
+}
+
+// joins reports whether bytes join the chunk c at that index, the last one of
+// their stream.
+func (d *draft) joins(c *task.Chunk, at int, start uint64, data []byte, raw bool) bool {
+	switch {
+	case c.Offset+uint64(len(c.Data)) != start || len(c.Data)+len(data) > agentv1.MaxChunk:
+		return false
+	case len(d.chunks) < maxApart:
+		return at == len(d.chunks)-1 && d.raw[at] == raw
+	}
+	return d.raw[at] == raw || len(data) < minText || raw && len(c.Data) < minText
 }
 
 func streamIndex(s agentv1.Stream) (int, error) {

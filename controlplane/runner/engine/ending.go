@@ -96,14 +96,26 @@ func exitEnding(x *agentv1.Exited, overflow bool, limit uint64, cancelled bool) 
 // finish stores how the task ended and reports whether it is stored.
 func (w *worker) finish(ctx context.Context, end ending) bool {
 	out := &output{w: w, p: w.run.Progress}
-	if w.retry(ctx, "store output", func() error { return out.flush(ctx) }) != nil {
+	err := w.retry(ctx, "store output", func() error {
+		err := out.flush(ctx)
+		if errors.Is(err, task.ErrConflict) { // a write that seemed to fail did not
+			r, err := w.e.cfg.Runs.Run(ctx, w.run.TaskID)
+			if err != nil {
+				return err
+			}
+			out.p = r.Progress
+			return out.flush(ctx)
+		}
+		return err
+	})
+	if err != nil {
 		return false
 	}
 	if end.outcome.StdoutBytes+end.outcome.StderrBytes == 0 {
 		end.outcome.StdoutBytes, end.outcome.StderrBytes = out.p.Received[task.Stdout], out.p.Received[task.Stderr]
 	}
 	t := task.Transition{Status: task.Status{State: end.state}}
-	err := w.retry(ctx, "end the task", func() (err error) {
+	err = w.retry(ctx, "end the task", func() (err error) {
 		if t.Ends, err = w.ends(ctx); err != nil {
 			return err
 		}

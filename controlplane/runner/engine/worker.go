@@ -251,13 +251,15 @@ func (w *worker) follow(ctx context.Context) ending {
 	}
 }
 
-// left is how long the command may still take by its own deadline.
+// left is how long the command may still take by its own deadline. A clock that
+// was set back lengthens nothing.
 func (w *worker) left(d *dialog) time.Duration {
-	deadline := w.rec.Status.Timestamp.Add(w.spec.GetTimeout().AsDuration())
+	timeout := w.spec.GetTimeout().AsDuration()
+	deadline := w.rec.Status.Timestamp.Add(timeout)
 	if d != nil {
 		deadline = d.deadline
 	}
-	return deadline.Add(w.grace()).Sub(w.e.cfg.Now())
+	return min(deadline.Sub(w.e.cfg.Now()), timeout) + w.grace()
 }
 
 func (w *worker) attach(ctx context.Context, out *output) (Guest, *agentv1.Exited, error) {
