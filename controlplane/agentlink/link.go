@@ -160,6 +160,7 @@ func (l *Link) Close() error {
 func (l *Link) keep(ctx context.Context, s *session) {
 	defer close(l.done)
 	b := newBackoff(l.opts.MaxBackoff)
+	var said quiet
 	for {
 		since := time.Now()
 		s.await(ctx)
@@ -174,7 +175,9 @@ func (l *Link) keep(ctx context.Context, s *session) {
 		} else if b.wait(ctx) != nil {
 			return
 		}
-		l.opts.Log.Info("agent link broke, dialing again", "instance", l.opts.InstanceID.String())
+		if breaks, say := said.again(time.Now()); say {
+			l.opts.Log.Info("agent link broke, dialing again", "instance", l.opts.InstanceID.String(), "breaks", breaks)
+		}
 		next, err := l.establish(ctx, b)
 		if err != nil {
 			if ctx.Err() == nil {
@@ -184,11 +187,45 @@ func (l *Link) keep(ctx context.Context, s *session) {
 			return
 		}
 		if !bytes.Equal(next.hello.GetBootNonce(), s.hello.GetBootNonce()) {
-			l.opts.Log.Warn("agent started anew, its runs are lost", "instance", l.opts.InstanceID.String())
+			level := slog.LevelDebug
+			if said.lost(time.Now()) {
+				level = slog.LevelWarn
+			}
+			l.opts.Log.Log(ctx, level, "agent started anew, its runs are lost", "instance", l.opts.InstanceID.String())
 		}
 		s = next
 		l.set(s, nil)
 	}
+}
+
+// quiet keeps a guest that breaks its link over and over from filling the log.
+// The zero value has said nothing yet.
+type quiet struct {
+	breaks     int // since one was last told
+	told, anew time.Time
+}
+
+// quietFor is how long nothing is said after something was.
+const quietFor = time.Minute
+
+// again counts a break of the link, and reports whether it is told of, and of
+// how many.
+func (q *quiet) again(now time.Time) (breaks int, say bool) {
+	q.breaks++
+	if !q.told.IsZero() && now.Sub(q.told) < quietFor {
+		return q.breaks, false
+	}
+	breaks, q.breaks, q.told = q.breaks, 0, now
+	return breaks, true
+}
+
+// lost reports whether another start of the agent is told of.
+func (q *quiet) lost(now time.Time) bool {
+	if !q.anew.IsZero() && now.Sub(q.anew) < quietFor {
+		return false
+	}
+	q.anew = now
+	return true
 }
 
 // establish dials and greets until it succeeds, ctx ends, or no further
