@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,8 +17,8 @@ import (
 // errRoom: a task holds more than there is room for.
 var errRoom = errors.New("no room")
 
-// fill adds history and artifacts and tells how many bytes they hold; errRoom
-// as soon as there are more than room.
+// fill adds history and artifacts and tells how many bytes they take in JSON, as
+// messages are stored; errRoom as soon as there are more than room.
 func fill(ctx context.Context, tx *sql.Tx, rec *task.Record, v task.View, room int) (size int, err error) {
 	if v.History != 0 {
 		if size, err = fillHistory(ctx, tx, rec, v.History, room); err != nil {
@@ -45,7 +46,10 @@ func fill(ctx context.Context, tx *sql.Tx, rec *task.Record, v task.View, room i
 		if len(a.Parts) == 0 {
 			continue // it begins behind the end of the record
 		}
-		if size += n; size > room {
+		for _, p := range a.Parts {
+			size += written(p)
+		}
+		if size > room {
 			return size, errRoom
 		}
 		rec.Artifacts = append(rec.Artifacts, a)
@@ -54,6 +58,35 @@ func fill(ctx context.Context, tx *sql.Tx, rec *task.Record, v task.View, room i
 		}
 	}
 	return size, nil
+}
+
+// written is how long the content of a part is in JSON: a guest that writes what
+// must be escaped could else make a page several times as long as it may be.
+func written(p task.Part) int {
+	switch {
+	case p.Text != nil:
+		return escaped(*p.Text)
+	case p.URL != nil:
+		return escaped(*p.URL)
+	case p.Data != nil:
+		return len(p.Data)
+	}
+	return base64.StdEncoding.EncodedLen(len(p.Raw))
+}
+
+// escaped is how long valid UTF-8 is in a string of encoding/json.
+func escaped(s string) (n int) {
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\' || r == '\n' || r == '\r' || r == '\t' || r == '\b' || r == '\f':
+			n += 2
+		case r < ' ' || r == '<' || r == '>' || r == '&' || r == '\u2028' || r == '\u2029':
+			n += 6
+		default:
+			n += utf8.RuneLen(r)
+		}
+	}
+	return n
 }
 
 // fillHistory adds the newest messages; a negative limit means all, to SQLite

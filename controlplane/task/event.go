@@ -199,8 +199,8 @@ type Filter struct {
 	// After continues a list behind this place.
 	After *Place
 	Limit int
-	// Bytes, if not 0, bounds what the tasks of a page hold together: the page
-	// ends early, but not before its first task.
+	// Bytes, if not 0, bounds what the tasks of a page hold together, as JSON:
+	// the page ends early, but not before its first task.
 	Bytes int
 }
 
