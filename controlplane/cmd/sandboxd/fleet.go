@@ -76,7 +76,7 @@ func inTenant(next http.Handler) http.Handler {
 
 // inUse keeps a machine in use while an A2A request to it lasts, and wakes it
 // if it rests. Reading is no use, but a stream is: who only looks at what a
-// task was must not keep a machine up.
+// task was must not keep a machine up, and neither must who may not invoke it.
 func (d *daemon) inUse(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if id, ok := d.usedBy(r); ok {
@@ -89,7 +89,8 @@ func (d *daemon) inUse(next http.Handler) http.Handler {
 }
 
 func (d *daemon) usedBy(r *http.Request) (instance.ID, bool) {
-	if r.Method != http.MethodPost && !strings.HasSuffix(r.URL.Path, ":subscribe") {
+	p, _ := auth.FromContext(r.Context())
+	if !p.Has(auth.ScopeInvoke) || r.Method != http.MethodPost && !strings.HasSuffix(r.URL.Path, ":subscribe") {
 		return "", false
 	}
 	if domain := d.cfg.Surface.Domain; domain != "" {

@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
 func TestFleetFlags(t *testing.T) {
@@ -41,9 +44,15 @@ func TestWhatUsesAMachine(t *testing.T) {
 		"nothing":         {http.MethodPost, "http://h/agents/", false},
 		"another surface": {http.MethodPost, "http://h/api/v1/instances", false},
 	} {
-		got, used := d.usedBy(httptest.NewRequest(c.method, c.url, http.NoBody))
-		if used != c.used || (used && got != id) {
+		r := httptest.NewRequest(c.method, c.url, http.NoBody)
+		by := func(scope auth.Scope) (instance.ID, bool) {
+			return d.usedBy(r.WithContext(auth.WithPrincipal(r.Context(), auth.Principal{Name: "p", Scopes: []auth.Scope{scope}})))
+		}
+		if got, used := by(auth.ScopeInvoke); used != c.used || (used && got != id) {
 			t.Errorf("%s: %q, %t", name, got, used)
+		}
+		if got, used := by(auth.ScopeFleetRead); used {
+			t.Errorf("%s: who may not invoke %q uses it", name, got)
 		}
 	}
 }
