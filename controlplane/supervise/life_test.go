@@ -92,7 +92,7 @@ func TestNobodyWaitsForWhatIsNoMore(t *testing.T) {
 	if err := del.end(); err != nil {
 		t.Errorf("the removal ended with %v", err)
 	}
-	if err := stop.end(); code(err) != "instance.not_found" {
+	if err := stop.end(); code(err) != CodeCanceled {
 		t.Errorf("the stop ended with %v", err)
 	}
 	_ = pause.end() // done or cut short, as it came
