@@ -310,7 +310,7 @@ func (f *Fleet) orphanList() []orphan {
 
 // orphansOf are those that the tenant of ctx may see.
 func (f *Fleet) orphansOf(ctx context.Context) []orphan {
-	if tenantOf(ctx, "") != DefaultTenant {
+	if tenantOf(ctx, "") != instance.DefaultTenant {
 		return nil
 	}
 	return f.orphanList()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
 // TestTenantsDoNotSeeOneAnother: what belongs to another tenant looks exactly
@@ -72,7 +73,7 @@ func TestTenantsDoNotSeeOneAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tenant := range []string{fleet.DefaultTenant, "other"} {
+	for _, tenant := range []string{instance.DefaultTenant, "other"} {
 		if e := <-events; e.Tenant != tenant {
 			t.Errorf("an event of %q, want one of %q", e.Tenant, tenant)
 		}
