@@ -7,6 +7,7 @@ import (
 	"slices"
 	"syscall"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/vm"
 	"agentic-sandbox.aiwg.io/sandbox/images"
 )
@@ -14,13 +15,18 @@ import (
 // lowDisk is the free space below which doctor warns, in bytes.
 const lowDisk = 5 << 30
 
-// Facts describes the host: providers, images and what is wrong.
+// Facts describes the host: providers, images and what is wrong. Of instances and
+// orphans it tells those of the tenant.
 func (f *Fleet) Facts(ctx context.Context) (HostFacts, error) {
 	facts := HostFacts{Host: f.cfg.Host, Version: f.cfg.Version, StateDir: f.cfg.StateDir, ImageDir: f.cfg.ImageDir}
-	f.mu.Lock()
-	facts.Instances = len(f.byID)
-	orphans := slices.Clone(f.orphans)
-	f.mu.Unlock()
+	tenant := tenantOf(ctx, "")
+	for _, s := range f.all() {
+		s.Peek(func(r *supervise.Record) {
+			if r.Tenant == tenant {
+				facts.Instances++
+			}
+		})
+	}
 	for name, d := range f.cfg.Drivers {
 		p, err := f.describe(ctx, name, d)
 		if err != nil {
@@ -38,7 +44,7 @@ func (f *Fleet) Facts(ctx context.Context) (HostFacts, error) {
 		facts.Images = append(facts.Images, imageOf(item.Manifest))
 	}
 	facts.Checks = append(facts.Checks, imageCheck(len(items), f.cfg.ImageDir), diskCheck(f.cfg.StateDir))
-	for _, o := range orphans {
+	for _, o := range f.orphansOf(ctx) {
 		facts.Checks = append(facts.Checks, o.check())
 	}
 	rank := map[string]int{"error": 0, "warning": 1, "ok": 2}

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/supervise"
 )
 
@@ -43,4 +44,22 @@ func (f *Fleet) List(ctx context.Context, filter Filter) (Page, error) {
 
 func (f Filter) matches(r *supervise.Record) bool {
 	return r.Tenant == f.Tenant && (f.Phase == "" || r.Phase == f.Phase) && f.Selector.Matches(r.Labels)
+}
+
+// Links counts the running machines of all tenants by whether their agents
+// answer.
+func (f *Fleet) Links() (up, silent int) {
+	for _, s := range f.all() {
+		runs := false
+		s.Peek(func(r *supervise.Record) { runs = r.Phase == instance.Running })
+		if !runs {
+			continue
+		}
+		if fault, _ := s.Health(); fault == nil {
+			up++
+		} else {
+			silent++
+		}
+	}
+	return up, silent
 }

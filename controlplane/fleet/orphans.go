@@ -230,6 +230,8 @@ func (f *Fleet) keep(ctx context.Context) {
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	c := clockWatch{wall: f.now(), at: time.Now()}
+	var jumped time.Duration // and could not be taken account of yet
 	for {
 		select {
 		case <-tick.C:
@@ -237,10 +239,54 @@ func (f *Fleet) keep(ctx context.Context) {
 			return
 		}
 		f.ops.flush(ctx)
-		if err := f.sweep(ctx); err != nil && ctx.Err() == nil {
+		jumped += c.jump(f.now(), time.Now())
+		err := f.putOff(ctx, jumped)
+		if err == nil {
+			jumped = 0
+			err = f.sweep(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
 			f.log.WarnContext(ctx, "cannot compare machines and instances", "error", err)
 		}
 	}
+}
+
+// clockWatch compares the clock on the wall with the one that only goes on.
+type clockWatch struct{ wall, at time.Time }
+
+// jumpTolerance is how far the two may be apart without anything having happened.
+const jumpTolerance = 5 * time.Second
+
+// jump is how far the clock on the wall was set since the last look; 0 if it
+// was not.
+func (c *clockWatch) jump(wall, at time.Time) time.Duration {
+	d := wall.Sub(c.wall) - at.Sub(c.at)
+	c.wall, c.at = wall, at
+	if d.Abs() < jumpTolerance {
+		return 0
+	}
+	return d
+}
+
+// putOff moves the ends of grace with the clock, when that was set: grace is a
+// time that passes, and a host that first learns what year it is has let none pass.
+func (f *Fleet) putOff(ctx context.Context, by time.Duration) error {
+	if by == 0 {
+		return nil
+	}
+	f.tidying.Lock()
+	defer f.tidying.Unlock()
+	stored, err := f.cfg.Keeper.Orphans(ctx)
+	if err != nil || len(stored) == 0 {
+		return err
+	}
+	for i := range stored {
+		if !stored[i].RemoveAfter.IsZero() {
+			stored[i].RemoveAfter = stored[i].RemoveAfter.Add(by)
+		}
+	}
+	f.log.WarnContext(ctx, "the clock was set; what has no instance keeps its time of grace", "by", by)
+	return f.cfg.Keeper.SaveOrphans(ctx, stored)
 }
 
 // sweep is one round of keep.
@@ -276,9 +322,18 @@ func (f *Fleet) orphanList() []orphan {
 	return slices.Clone(f.orphans)
 }
 
+// orphansOf are those that a tenant sees: whose machines they were nobody knows,
+// so they are the default tenant's.
+func (f *Fleet) orphansOf(ctx context.Context) []orphan {
+	if tenantOf(ctx, "") != DefaultTenant {
+		return nil
+	}
+	return f.orphanList()
+}
+
 // Orphans lists the machines, and files of some, that no instance knows.
-func (f *Fleet) Orphans(context.Context) ([]Orphan, error) {
-	list := f.orphanList()
+func (f *Fleet) Orphans(ctx context.Context) ([]Orphan, error) {
+	list := f.orphansOf(ctx)
 	all := make([]Orphan, 0, len(list))
 	for _, o := range list {
 		all = append(all, o.Orphan)
@@ -288,7 +343,7 @@ func (f *Fleet) Orphans(context.Context) ([]Orphan, error) {
 
 // RemoveOrphan destroys a machine that no instance knows, and all of it.
 func (f *Fleet) RemoveOrphan(ctx context.Context, id instance.ID) error {
-	for _, o := range f.orphanList() {
+	for _, o := range f.orphansOf(ctx) {
 		if o.ID == id {
 			return f.removeOrphan(ctx, o)
 		}

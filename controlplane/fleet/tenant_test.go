@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"slices"
 	"testing"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
@@ -60,6 +61,10 @@ func TestTenantsDoNotSeeOneAnother(t *testing.T) {
 		if err != nil || len(events) != want {
 			t.Errorf("events of %q: %+v, %v", tenant, events, err)
 		}
+		facts, err := r.fleet.Facts(ctx)
+		if err != nil || facts.Instances != want {
+			t.Errorf("%q is told of %d instances on the host, %v", tenant, facts.Instances, err)
+		}
 	}
 	if err := r.fleet.StopAll(t.Context()); err != nil {
 		t.Fatal(err)
@@ -79,3 +84,28 @@ func TestTenantsDoNotSeeOneAnother(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// TestOrphansAreTheDefaultTenants: whose they were nobody knows.
+func TestOrphansAreTheDefaultTenants(t *testing.T) {
+	r := newRig(t)
+	stray := r.stranger()
+	r.open()
+	for _, tenant := range []string{"other", ""} {
+		ctx := fleet.WithTenant(t.Context(), tenant)
+		orphans, err := r.fleet.Orphans(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		facts, err := r.fleet.Facts(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checks := slices.ContainsFunc(facts.Checks, func(c fleet.Check) bool { return c.Name == "orphan" })
+		if owner := tenant == ""; (len(orphans) == 1) != owner || checks != owner {
+			t.Errorf("%q sees the orphans %+v, in the checks: %t", tenant, orphans, checks)
+		}
+		if err := r.fleet.RemoveOrphan(ctx, stray); (err == nil) != (tenant == "") || err != nil && faultCode(err) != "orphan.not_found" {
+			t.Errorf("%q removes it: %v", tenant, err)
+		}
+	}
+}

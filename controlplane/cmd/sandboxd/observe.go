@@ -8,14 +8,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/management"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/metrics"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/sqlite"
@@ -92,24 +90,12 @@ func linkSource(f *fleet.Fleet) metrics.Source {
 		Families: []metrics.Family{
 			{Name: "agent_links", Help: "Running machines by whether their agent answers.", Labels: []string{"state"}},
 		},
-		Read: func(ctx context.Context) ([]metrics.Sample, error) {
-			page, err := f.List(ctx, fleet.Filter{Phase: instance.Running})
-			if err != nil {
-				return nil, err
-			}
-			states := map[string]float64{"up": 0, "silent": 0}
-			for _, v := range page.Views {
-				if v.Health == nil {
-					states["up"]++
-				} else {
-					states["silent"]++
-				}
-			}
-			samples := make([]metrics.Sample, 0, len(states))
-			for state, n := range states {
-				samples = append(samples, metrics.Sample{Family: "agent_links", Labels: []string{state}, Value: n})
-			}
-			return samples, nil
+		Read: func(context.Context) ([]metrics.Sample, error) {
+			up, silent := f.Links()
+			return []metrics.Sample{
+				{Family: "agent_links", Labels: []string{"up"}, Value: float64(up)},
+				{Family: "agent_links", Labels: []string{"silent"}, Value: float64(silent)},
+			}, nil
 		},
 	}
 }
@@ -162,66 +148,4 @@ func (d *daemon) serveMetrics(ctx context.Context) (stop func() error, err error
 		}
 		return err
 	}, nil
-}
-
-// bootWatch measures how long machines take to answer.
-type bootWatch struct {
-	fleet   *fleet.Fleet
-	metrics *metrics.Metrics
-	began   time.Time
-	known   map[instance.ID]time.Time // when the agent answered
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup
-}
-
-// watchBoots follows what happens until close.
-func watchBoots(ctx context.Context, f *fleet.Fleet, m *metrics.Metrics) *bootWatch {
-	w := &bootWatch{fleet: f, metrics: m, began: time.Now(), known: map[instance.ID]time.Time{}}
-	ctx, w.cancel = context.WithCancel(ctx)
-	after := f.LastEvent()
-	w.wg.Go(func() {
-		for ctx.Err() == nil {
-			after = w.follow(ctx, after)
-		}
-	})
-	return w
-}
-
-func (w *bootWatch) close() {
-	w.cancel()
-	w.wg.Wait()
-}
-
-// follow returns where to go on when the stream has ended.
-func (w *bootWatch) follow(ctx context.Context, after uint64) uint64 {
-	events, err := w.fleet.Follow(ctx, after, fleet.EventFilter{Types: []string{fleet.EventPhase, fleet.EventDeleted}})
-	if err != nil {
-		retry := time.NewTimer(time.Second)
-		defer retry.Stop()
-		select {
-		case <-ctx.Done():
-		case <-retry.C:
-		}
-		return w.fleet.LastEvent()
-	}
-	for e := range events {
-		after = e.Seq
-		switch {
-		case e.Type == fleet.EventDeleted:
-			delete(w.known, e.Instance)
-		case e.Phase == instance.Running:
-			w.running(ctx, e.Instance)
-		}
-	}
-	return after
-}
-
-// running measures a start once: a machine that was resumed runs again, too.
-func (w *bootWatch) running(ctx context.Context, id instance.ID) {
-	v, err := w.fleet.Get(ctx, id.String())
-	if err != nil || v.Guest == nil || v.Guest.AnsweredAt.Before(w.began) || v.Guest.AnsweredAt.Equal(w.known[id]) {
-		return
-	}
-	w.known[id] = v.Guest.AnsweredAt
-	w.metrics.Booted(v.Provider, v.Accelerator, v.Guest.BootTime)
 }
