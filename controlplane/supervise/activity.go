@@ -250,6 +250,9 @@ func (s *Supervisor) finish(ctx context.Context, res result) bool {
 		if s.cfg.Removed != nil {
 			s.cfg.Removed()
 		}
+		if res.err == nil && r.canceled {
+			res.err = canceledFault(r)
+		}
 		s.endShared(ctx, res)
 		s.refuseWaiting(ctx)
 		return true
@@ -260,6 +263,9 @@ func (s *Supervisor) finish(ctx context.Context, res result) bool {
 	}
 	if after := s.Record().Phase; before == instance.Stopping && (after == instance.Starting || after == instance.Deleting) {
 		s.work(ctx, r, s.demanded(after)) // the second half of the request
+		return false
+	}
+	if res.event == instance.Answered && s.cameUpAllTheSame(ctx, r) {
 		return false
 	}
 	if res.err == nil && (r.canceled || r.Event == instance.Expired) { // its end was moved meanwhile
@@ -277,6 +283,23 @@ func (s *Supervisor) finish(ctx context.Context, res result) bool {
 			break
 		}
 		s.take(ctx, next)
+	}
+	return false
+}
+
+// cameUpAllTheSame handles a start that was to be cut short and succeeded before
+// it could be: what the record says it is bound for is nobody's work yet. It
+// reports whether the request goes on.
+func (s *Supervisor) cameUpAllTheSame(ctx context.Context, r *Request) bool {
+	phase := s.Record().Phase
+	switch {
+	case phase != instance.Stopping && phase != instance.Deleting:
+	case r.canceled:
+		s.work(ctx, r, s.demanded(phase)) // it is undone now
+		return true
+	case phase == instance.Stopping:
+		// Who asked for the stop waits, and begins it.
+		s.note(ctx, r.note(), func(rec *Record) { rec.Phase, rec.Reason, rec.After = instance.Running, r.Why, "" })
 	}
 	return false
 }

@@ -30,9 +30,10 @@ func lockStateDir(dir string) (*dirLock, error) {
 	if err != nil {
 		return nil, notWritable(dir, err)
 	}
-	// The directory is what is locked, for a file in it may be removed by who
-	// takes it for the remains of a crash; the file says who has the lock.
-	d, err := os.Open(dir)
+	// A mere file may be removed by who takes it for the remains of a crash, the
+	// directory of the machines not. (The state directory's own lock is for changes
+	// of its tokens and keys.) The file says who has both.
+	d, err := openMachines(dir)
 	if err != nil {
 		return nil, errors.Join(notWritable(dir, err), f.Close())
 	}
@@ -46,6 +47,16 @@ func lockStateDir(dir string) (*dirLock, error) {
 		return nil, errors.Join(fmt.Errorf("cannot write %q: %w", path, err), l.Close())
 	}
 	return l, nil
+}
+
+// openMachines opens the directory of the machines, made if it is missing:
+// hypervisors pass through it, and nobody lists it.
+func openMachines(dir string) (*os.File, error) {
+	path := filepath.Join(dir, "machines")
+	if err := os.MkdirAll(path, 0o711); err != nil { //nolint:gosec // see above
+		return nil, err
+	}
+	return os.Open(path)
 }
 
 // dirLock is the right to a state directory, until Close or the process's end.

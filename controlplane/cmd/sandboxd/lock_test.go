@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth/localhost"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
@@ -22,6 +23,10 @@ func TestLockOutlivesItsFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := localhost.Write(dir, localhost.Endpoint{URL: "http://127.0.0.1:1", TokenFile: "/token", PID: os.Getpid()}); err != nil {
+		t.Fatal(err)
+	}
+	// Tokens have a lock of their own, and are made while the daemon runs.
+	if _, err := auth.Add(dir, auth.Token{Name: "ci", Scopes: []auth.Scope{auth.ScopeFleetRead}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, remove := range []bool{false, true} {

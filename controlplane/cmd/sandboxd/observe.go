@@ -113,7 +113,8 @@ func seen(m *metrics.Metrics) func(management.Seen) {
 func needs(scope auth.Scope, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p, _ := auth.FromContext(r.Context()); !p.Has(scope) {
-			writeStatus(w, http.StatusForbidden, "refused", fmt.Sprintf("the token lacks the scope %q", scope))
+			refuse(w, http.StatusForbidden, "auth.scope", "The token does not allow this",
+				fmt.Sprintf("the token of %q lacks the scope %q", p.Name, scope), "use a token that has it")
 			return
 		}
 		next.ServeHTTP(w, r)
