@@ -181,10 +181,10 @@ func (f *Fleet) CancelOperation(ctx context.Context, id string) (Operation, erro
 		return Operation{}, operationEnded(op)
 	}
 	f.arriving.Lock() // it may be seen before its supervisor has it
-	f.arriving.Unlock()
 	f.mu.Lock()
 	s := f.byID[op.Instance]
 	f.mu.Unlock()
+	f.arriving.Unlock()
 	if s == nil {
 		return Operation{}, operationEnded(op)
 	}

@@ -26,6 +26,9 @@ func TestLockOutlivesItsFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Tokens have a lock of their own, and are made while the daemon runs.
+	if _, err := auth.Open(dir); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := auth.Add(dir, auth.Token{Name: "ci", Scopes: []auth.Scope{auth.ScopeFleetRead}}); err != nil {
 		t.Fatal(err)
 	}
