@@ -27,15 +27,15 @@ func TestJumpsOfTheClock(t *testing.T) {
 	}
 }
 
-// book is a keeper of orphans alone.
-type book struct {
+// graces is a keeper of orphans alone.
+type graces struct {
 	Keeper
 	all []Orphan
 }
 
-func (b *book) Orphans(context.Context) ([]Orphan, error) { return slices.Clone(b.all), nil }
+func (b *graces) Orphans(context.Context) ([]Orphan, error) { return slices.Clone(b.all), nil }
 
-func (b *book) SaveOrphans(_ context.Context, all []Orphan) error {
+func (b *graces) SaveOrphans(_ context.Context, all []Orphan) error {
 	b.all = all
 	return nil
 }
@@ -45,7 +45,7 @@ func (b *book) SaveOrphans(_ context.Context, all []Orphan) error {
 func TestGraceMovesWithTheClock(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, jump := range []time.Duration{0, 48 * time.Hour, -20 * 365 * 24 * time.Hour} {
-		b := &book{all: []Orphan{{ID: "a", Since: at, RemoveAfter: at.Add(time.Hour)}, {ID: "b", Since: at}}}
+		b := &graces{all: []Orphan{{ID: "a", Since: at, RemoveAfter: at.Add(time.Hour)}, {ID: "b", Since: at}}}
 		f := New(Config{Keeper: b, Log: slog.New(slog.DiscardHandler), Now: time.Now})
 		if err := f.putOff(t.Context(), jump); err != nil {
 			t.Fatal(err)
