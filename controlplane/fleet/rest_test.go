@@ -193,13 +193,14 @@ func TestBootsAndLinksOfAllTenants(t *testing.T) {
 // it is on its way.
 type eager struct {
 	fleet.Store
+	once sync.Once // it is pending for a while
 	show func(fleet.Operation)
 }
 
 func (e *eager) Apply(ctx context.Context, c *fleet.Change) error {
 	err := e.Store.Apply(ctx, c)
 	if op := c.Operation; op != nil && op.Kind == "instance.stop" && op.State == fleet.OperationPending && err == nil {
-		e.show(*op)
+		e.once.Do(func() { e.show(*op) })
 	}
 	return err
 }

@@ -175,7 +175,7 @@ func TestTenants(t *testing.T) {
 	gone := &fakeFleet{
 		GetFn: func(context.Context, string) (fleet.View, error) {
 			return fleet.View{}, &instance.Fault{Blame: instance.Caller, Code: "instance.not_found",
-				Hint: "GET /api/v1/instances lists what there is", Err: errors.New(`there is no instance "demo"`)}
+				Hint: "`GET /api/v1/instances` lists what there is", Err: errors.New(`there is no instance "demo"`)}
 		},
 	}
 	mine, missing := serve(t, f), serve(t, gone)
