@@ -325,7 +325,7 @@ func (f *Fleet) orphanList() []orphan {
 // orphansOf are those that a tenant sees: whose machines they were nobody knows,
 // so they are the default tenant's.
 func (f *Fleet) orphansOf(ctx context.Context) []orphan {
-	if tenantOf(ctx, "") != DefaultTenant {
+	if tenantOf(ctx, "") != instance.DefaultTenant {
 		return nil
 	}
 	return f.orphanList()

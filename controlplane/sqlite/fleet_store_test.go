@@ -326,7 +326,7 @@ func TestDamagedContentIsNamed(t *testing.T) {
 		s, _ := openFleet(t)
 		r := record(t, "victim")
 		op := fleet.Operation{
-			ID: "01a00000-0000-7000-8000-000000000001", Kind: "instance.create", Tenant: fleet.DefaultTenant, Instance: r.ID,
+			ID: "01a00000-0000-7000-8000-000000000001", Kind: "instance.create", Tenant: instance.DefaultTenant, Instance: r.ID,
 			State: fleet.OperationPending, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 		}
 		if err := s.Apply(t.Context(), &fleet.Change{Insert: &r, Operation: &op}); err != nil {
