@@ -71,7 +71,14 @@ func (f *Fleet) Delete(ctx context.Context, ref string, ifGeneration int64) (Ope
 }
 
 func (f *Fleet) request(ctx context.Context, s *supervise.Supervisor, kind string, req *supervise.Request) (Operation, error) {
+	f.arriving.RLock()
+	defer f.arriving.RUnlock()
 	r := s.Record()
+	if _, ok := f.cfg.Drivers[r.Provider]; !ok && kind != kindDelete {
+		// Begun, it would fail, and the phase would no longer tell what the machine
+		// does. A removal waits until the provider is back.
+		return Operation{}, absent{r.Provider}.fault()
+	}
 	op, err := f.ops.draft(ctx, kind, r.Tenant, r.ID, r.Name)
 	if err != nil {
 		return Operation{}, err
@@ -125,7 +132,7 @@ func (f *Fleet) Renew(ctx context.Context, ref string, ttl time.Duration) (View,
 		if _, _, err := instance.Next(r.Phase, instance.RenewRequested); err != nil {
 			return &instance.Fault{Blame: instance.Caller, Code: "instance.state", Err: err}
 		}
-		r.ExpiresAt = f.expiry(ttl)
+		r.Renew(f.expiry(ttl))
 		return nil
 	})
 	if err != nil {
@@ -173,9 +180,11 @@ func (f *Fleet) CancelOperation(ctx context.Context, id string) (Operation, erro
 	if op.State.Done() {
 		return Operation{}, operationEnded(op)
 	}
+	f.arriving.Lock() // it may be seen before its supervisor has it
 	f.mu.Lock()
 	s := f.byID[op.Instance]
 	f.mu.Unlock()
+	f.arriving.Unlock()
 	if s == nil {
 		return Operation{}, operationEnded(op)
 	}

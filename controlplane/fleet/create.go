@@ -59,7 +59,7 @@ func (f *Fleet) Create(ctx context.Context, req CreateRequest) (Operation, error
 		maps.Copy(labels, m)
 	}
 	ttl := req.TTL
-	if ttl == 0 {
+	if ttl == 0 && !req.Endless {
 		ttl = resolved.Lifecycle.TTL()
 	}
 	if ttl < 0 || ttl > maxTTL {
@@ -83,6 +83,8 @@ func (f *Fleet) launch(ctx context.Context, r supervise.Record, warnings []strin
 		return Operation{}, err
 	}
 	op.Warnings = warnings
+	f.arriving.RLock()
+	defer f.arriving.RUnlock()
 	n := supervise.Note{Operation: op.ID}
 	err = f.events.apply(ctx, &Change{
 		Insert: &r, Operation: &op, Events: []Event{eventOf(r, EventCreated, n), createdEvent(op)},

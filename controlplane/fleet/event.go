@@ -58,17 +58,14 @@ type Event struct {
 // EventFilter narrows the log. Zero fields do not, but Tenant, where empty
 // means the default tenant.
 type EventFilter struct {
-	Tenant string
-	// AllTenants is for our own work, never for a request.
-	AllTenants bool
-
+	Tenant   string
 	Instance instance.ID
 	Types    []string
 }
 
 // Matches reports whether an event passes.
 func (f EventFilter) Matches(e Event) bool {
-	return (f.AllTenants || e.Tenant == tenantOr(f.Tenant)) &&
+	return e.Tenant == tenantOr(f.Tenant) &&
 		(f.Instance == "" || f.Instance == e.Instance) &&
 		(len(f.Types) == 0 || slices.Contains(f.Types, e.Type))
 }

@@ -111,7 +111,7 @@ func (f *Fleet) LastEvent() uint64 {
 }
 
 func (l *eventLog) page(ctx context.Context, after uint64, fl EventFilter, limit int) (EventPage, error) {
-	fl = fl.within(ctx)
+	fl.Tenant = tenantOf(ctx, fl.Tenant)
 	page, err := l.store.Events(ctx, after, fl, limit)
 	if err != nil {
 		return page, fmt.Errorf("cannot read the events: %w", err)
@@ -120,14 +120,6 @@ func (l *eventLog) page(ctx context.Context, after uint64, fl EventFilter, limit
 		return EventPage{}, eventsGone(after, page)
 	}
 	return page, nil
-}
-
-// within is the filter for who asks with ctx.
-func (f EventFilter) within(ctx context.Context) EventFilter {
-	if f.Tenant = tenantOf(ctx, f.Tenant); f.AllTenants {
-		f.Tenant = "" // to the store that is all
-	}
-	return f
 }
 
 func eventsGone(after uint64, page EventPage) error {
@@ -142,7 +134,7 @@ func eventsGone(after uint64, page EventPage) error {
 // it happens, until ctx ends. A receiver that takes nothing for a minute is
 // cut: its channel is closed, and it can go on behind the last event it has.
 func (f *Fleet) Follow(ctx context.Context, after uint64, fl EventFilter) (<-chan Event, error) {
-	fl = fl.within(ctx)
+	fl.Tenant = tenantOf(ctx, fl.Tenant)
 	if _, err := f.events.page(ctx, after, fl, 1); err != nil {
 		return nil, err
 	}

@@ -58,6 +58,9 @@ type Config struct {
 	// AcceptEmpty takes a new store into use although there are machines, which
 	// it does not know.
 	AcceptEmpty bool
+	// Booted is told how long each machine took from its start to the first
+	// answer of its agent, whosever it is. May be nil.
+	Booted func(provider, accelerator string, took time.Duration)
 	// Limits of supervisors; zero values mean the defaults.
 	Limits supervise.Limits
 }
@@ -75,6 +78,10 @@ type Fleet struct {
 	workers sync.WaitGroup
 
 	sound soundness
+
+	// arriving is held for reading while a request is stored and handed to its
+	// supervisor: whoever takes it for writing knows that all before are there.
+	arriving sync.RWMutex
 
 	// tidying is held while machines and instances are compared.
 	tidying  sync.Mutex
@@ -154,6 +161,7 @@ func (f *Fleet) supervise(r supervise.Record, unended ...*supervise.Request) {
 	s := supervise.New(supervise.Config{
 		Driver: driver, Images: f.cfg.Images, Store: recorder{f.events}, Log: f.log, Limits: f.cfg.Limits,
 		Version: f.cfg.Version, Now: f.cfg.Now, Removed: func() { f.forget(r) }, Policy: f.policy, Health: f.health,
+		Booted: f.booted,
 	}, r)
 	f.mu.Lock()
 	f.byID[r.ID], f.byName[name{r.Tenant, r.Name}] = s, r.ID
@@ -172,6 +180,12 @@ func (f *Fleet) supervise(r supervise.Record, unended ...*supervise.Request) {
 			}
 		}
 	})
+}
+
+func (f *Fleet) booted(r supervise.Record) {
+	if f.cfg.Booted != nil && r.Guest != nil {
+		f.cfg.Booted(r.Plan.Runtime.Provider, r.Plan.Runtime.Accelerator, r.Guest.BootTime)
+	}
 }
 
 func byOrder(s *supervise.Supervisor, id instance.ID) int { return cmp.Compare(s.ID(), id) }

@@ -234,7 +234,9 @@ func (t tracker) Step(ctx context.Context, s supervise.Step) error {
 
 // End implements supervise.Tracker.
 func (t tracker) End(ctx context.Context, err error) {
+	var ended Operation
 	_ = t.book.change(ctx, t.id, func(op *Operation) Event { // logged there
+		defer func() { ended = *op }()
 		op.EndedAt = t.book.now()
 		switch f := instance.AsFault(err); {
 		case err == nil:
@@ -251,6 +253,25 @@ func (t tracker) End(ctx context.Context, err error) {
 		}
 		return e
 	})
+	t.book.logEnd(ctx, ended)
+}
+
+// logEnd writes one line for each operation; ones that were asked for and then
+// taken back are no trouble.
+func (o *operations) logEnd(ctx context.Context, op Operation) {
+	if op.ID == "" {
+		return // it had ended before
+	}
+	attrs := []slog.Attr{
+		slog.String("operation", op.ID), slog.String("kind", op.Kind), slog.String("instance", op.Instance.String()),
+		slog.String("name", op.Name), slog.String("state", string(op.State)), slog.Duration("took", op.EndedAt.Sub(op.CreatedAt)),
+	}
+	level := slog.LevelInfo
+	if op.State == OperationFailed {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.String("code", op.Fault.Code), slog.Any("error", op.Fault))
+	}
+	o.log.LogAttrs(ctx, level, "operation ended", attrs...)
 }
 
 // Operation returns one operation.

@@ -219,6 +219,14 @@ func TestProviderThatIsNotOffered(t *testing.T) {
 	if v.ID != before.ID || v.Phase != instance.Running || v.Health.Code != "machine.unreachable" {
 		t.Errorf("without its provider: %+v", v)
 	}
+	for _, a := range []fleet.Action{fleet.ActionStop, fleet.ActionRestart, fleet.ActionPause} {
+		if _, err := r.fleet.Act(t.Context(), "orphaned", a, fleet.ActOptions{Force: true}); faultCode(err) != "provider.unavailable" {
+			t.Errorf("%s without its provider: %v", a, err)
+		}
+	}
+	if v := r.get("orphaned"); v.Phase != instance.Running {
+		t.Errorf("it runs, and is said to be %s", v.Phase)
+	}
 	r.close()
 	r.config = nil
 	r.open()

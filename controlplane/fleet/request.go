@@ -18,6 +18,11 @@ const (
 	OperationCanceled  OperationState = "canceled"
 )
 
+// OperationStates lists every state.
+func OperationStates() []OperationState {
+	return []OperationState{OperationPending, OperationRunning, OperationSucceeded, OperationFailed, OperationCanceled}
+}
+
 // Done reports whether the operation has ended.
 func (s OperationState) Done() bool {
 	switch s {
@@ -81,6 +86,8 @@ type CreateRequest struct {
 	// TTL is how long the instance lives before it is stopped and removed; 0
 	// is the loadout's, or for ever.
 	TTL time.Duration
+	// Endless has it live for ever, whatever the loadout says.
+	Endless bool
 	// Tenant owns it; empty: the default tenant.
 	Tenant string
 }

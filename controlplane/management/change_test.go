@@ -86,6 +86,8 @@ func TestIfMatch(t *testing.T) {
 	for _, method := range []string{http.MethodPatch, http.MethodDelete} {
 		for header, want := range map[string]int{
 			`"` + sampleID + `.7"`: 200, `"x", "` + sampleID + `.7"`: 200, "*": 200,
+			`"` + sampleID + `.7.0123abcd"`: 200, // of when its health was another
+			`"` + sampleID + `.7.0123abcd`:  412, `"` + sampleID + `.70"`: 412, `"` + sampleID + `.7.x"`: 412,
 			`W/"` + sampleID + `.7"`: 412, `"` + sampleID + `.6"`: 412, `"other"`: 412, "": 412,
 		} {
 			shelf := newShelf()
@@ -146,7 +148,7 @@ func TestRenew(t *testing.T) {
 			t.Errorf("%s: %s", text, body)
 		}
 	}
-	for _, text := range []string{"", "x", "-1h", "9000h", strings.Repeat("1h", 40)} {
+	for _, text := range []string{"", "x", "-1h", "9000h", strings.Repeat("1h", 40), "1.5h", "500ms", "+1h", "1m1h", "1µs", "0"} {
 		if res, _ := ask(t, http.MethodPost, s.URL+managementv1.BasePath+"/instances/demo:renew", `{"ttl":"`+text+`"}`,
 			"Content-Type", "application/json"); res.StatusCode != http.StatusUnprocessableEntity {
 			t.Errorf("%q: status %d", text, res.StatusCode)
@@ -173,7 +175,7 @@ func TestTenants(t *testing.T) {
 	gone := &fakeFleet{
 		GetFn: func(context.Context, string) (fleet.View, error) {
 			return fleet.View{}, &instance.Fault{Blame: instance.Caller, Code: "instance.not_found",
-				Hint: "GET /api/v1/instances lists what there is", Err: errors.New(`there is no instance "demo"`)}
+				Hint: "`GET /api/v1/instances` lists what there is", Err: errors.New(`there is no instance "demo"`)}
 		},
 	}
 	mine, missing := serve(t, f), serve(t, gone)

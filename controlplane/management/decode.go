@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -245,13 +246,17 @@ func pageSize(limit *int) (int, error) {
 	return *limit, nil
 }
 
+// durationRule is that of the document. It keeps out what time.ParseDuration
+// takes besides, such as 1.5h and 1ns.
+var durationRule = regexp.MustCompile(`^([0-9]{1,8}h)?([0-9]{1,8}m)?([0-9]{1,9}s)?$`)
+
 // duration reads a time such as 1h30m of a request's body; empty is 0.
 func duration(field, s string, longest time.Duration) (time.Duration, error) {
 	if s == "" {
 		return 0, nil
 	}
 	d, err := time.ParseDuration(clip(s))
-	if err != nil || len(s) > maxDuration || d < 0 || d > longest {
+	if err != nil || !durationRule.MatchString(s) || len(s) > maxDuration || d < 0 || d > longest {
 		return 0, invalid{{Field: field, Code: "field.invalid",
 			Message: fmt.Sprintf("%q is no time such as 90s, 4h or 1h30m, of at most %s", clip(s), longest)}}.or(codeInvalid)
 	}

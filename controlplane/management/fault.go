@@ -96,6 +96,7 @@ func meanings() map[string]meaning {
 
 		"store.full":      {http.StatusInsufficientStorage, "The disk of the state directory is full"},
 		"store.busy":      {http.StatusServiceUnavailable, "Another program holds the database"},
+		"store.missing":   {http.StatusServiceUnavailable, "The database was taken away"},
 		"store.read_only": {http.StatusServiceUnavailable, "The database cannot be written"},
 		"instance.busy":   {http.StatusServiceUnavailable, "Too many requests wait for the instance"},
 

@@ -92,7 +92,8 @@ func (a *api) CreateInstance(w http.ResponseWriter, r *http.Request, _ managemen
 		return
 	}
 	op, err := a.Instances.Create(r.Context(), fleet.CreateRequest{
-		Name: body.Name, Labels: body.Labels, Env: body.Env, Loadout: source(body.Loadout), TTL: ttl, Tenant: tenant(r),
+		Name: body.Name, Labels: body.Labels, Env: body.Env, Loadout: source(body.Loadout), Tenant: tenant(r),
+		TTL: ttl, Endless: ttl == 0 && body.Ttl != "",
 	})
 	a.accepted(w, r, op, err)
 }

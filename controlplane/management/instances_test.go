@@ -3,6 +3,7 @@ package management_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -49,6 +50,21 @@ func TestCreatePassesEverythingOn(t *testing.T) {
 	}
 }
 
+// TestCreateWithoutAnEnd: "0s" is an answer, nothing is the loadout's.
+func TestCreateWithoutAnEnd(t *testing.T) {
+	var got fleet.CreateRequest
+	s := serve(t, &fakeFleet{CreateFn: func(_ context.Context, req fleet.CreateRequest) (fleet.Operation, error) {
+		got = req
+		return sampleOperation(), nil
+	}})
+	for more, want := range map[string]bool{"": false, `, "ttl": ""`: false, `, "ttl": "0s"`: true, `, "ttl": "1s"`: false} {
+		res, body := do(t, http.MethodPost, s.URL+managementv1.BasePath+"/instances", "application/json", `{"loadout": {"name": "m"}`+more+`}`)
+		if res.StatusCode != http.StatusAccepted || got.Endless != want {
+			t.Errorf("with %q: status %d, endless %t: %s", more, res.StatusCode, got.Endless, body)
+		}
+	}
+}
+
 func TestInstanceJSON(t *testing.T) {
 	view := sampleView()
 	failed := sampleView()
@@ -92,6 +108,28 @@ func TestETag(t *testing.T) {
 		if got := get(header).StatusCode; got != want {
 			t.Errorf("If-None-Match: %s: %d, want %d", header, got, want)
 		}
+	}
+	// In several lines it is the same list.
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+managementv1.BasePath+"/instances/demo", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header["If-None-Match"] = []string{`"other"`, tag}
+	if res, body := roundTrip(t, req); res.StatusCode != http.StatusNotModified {
+		t.Errorf("two lines: %d: %s", res.StatusCode, body)
+	}
+	// What it is ill of is shown, so who has seen it well is told.
+	view.Health = &instance.Fault{Blame: instance.Guest, Code: "agent.silent", Err: errors.New("no answer")}
+	if got := get(tag).StatusCode; got != http.StatusOK {
+		t.Errorf("when it fell silent: %d, want 200", got)
+	}
+	silent := get("").Header.Get("ETag")
+	if got := get(silent).StatusCode; got != http.StatusNotModified || silent == tag {
+		t.Errorf("while it is silent: %d, want 304", got)
+	}
+	view.Health = nil
+	if got := get(silent).StatusCode; got != http.StatusOK {
+		t.Errorf("when it answers again: %d, want 200", got)
 	}
 	view.Generation++
 	if got := get(tag).StatusCode; got != http.StatusOK {

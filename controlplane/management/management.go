@@ -200,7 +200,7 @@ func New(c Config) http.Handler {
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = http.HandlerFunc(a.noRoute)
 	router.MethodNotAllowedHandler = a.wrongMethod(router)
-	router.Use(refuseVerbs(router.MethodNotAllowedHandler), a.note, a.authorize, a.checkQuery, a.carryOutOnce)
+	router.Use(refuseVerbs(router.MethodNotAllowedHandler), a.note, a.authorize, a.checkQuery, joinTags, a.carryOutOnce)
 	routes := managementv1.HandlerWithOptions(a, managementv1.GorillaServerOptions{
 		BaseURL:          managementv1.BasePath,
 		BaseRouter:       router,

@@ -48,6 +48,19 @@ func (a *api) note(next http.Handler) http.Handler {
 	})
 }
 
+// joinTags makes one line of the headers that may be sent in several (RFC 9110,
+// 5.3), for the generated code wants one.
+func joinTags(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, name := range []string{"If-Match", "If-None-Match"} {
+			if lines := r.Header.Values(name); len(lines) > 1 {
+				r.Header.Set(name, strings.Join(lines, ", "))
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // record writes one line for each request: changes and failures at level
 // info, reads at level debug. Queries and headers stay out, they may hold
 // what nobody should read later.

@@ -16,7 +16,7 @@ import (
 const maxWait = 5 * time.Minute
 
 var (
-	waitRule = regexp.MustCompile(`^[0-9]{1,3}[sm]$`)
+	waitRule = regexp.MustCompile(`^(([1-9]?[0-9]|[12][0-9]{2}|300)s|[0-5]m)$`)
 	kindRule = regexp.MustCompile(`^[a-z]{1,32}\.[a-z_]{1,31}$`)
 )
 
@@ -67,12 +67,9 @@ func (a *api) ListOperations(w http.ResponseWriter, r *http.Request, params mana
 func (a *api) operationFilter(r *http.Request, params managementv1.ListOperationsParams) (fleet.OperationFilter, error) {
 	filter := fleet.OperationFilter{Tenant: tenant(r)}
 	var bad invalid
-	states := []fleet.OperationState{
-		fleet.OperationPending, fleet.OperationRunning, fleet.OperationSucceeded, fleet.OperationFailed, fleet.OperationCanceled,
-	}
 	if params.State != nil {
 		filter.State = fleet.OperationState(*params.State)
-		if !slices.Contains(states, filter.State) {
+		if !slices.Contains(fleet.OperationStates(), filter.State) {
 			bad = append(bad, fleet.FieldError{Field: "state", Code: "parameter.unknown",
 				Message: "want pending, running, succeeded, failed or canceled"})
 		}

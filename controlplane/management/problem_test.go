@@ -112,6 +112,7 @@ func TestProblems(t *testing.T) {
 		{"operation_id", "GET", "/operations/%2e%2e", "", "", nil, 404},
 		{"operation_filter", "GET", "/operations?state=done&kind=create", "", "", nil, 400},
 		{"operation_wait", "GET", "/operations/" + operationID + "?wait=6m", "", "", nil, 400},
+		{"operation_wait", "GET", "/operations/" + operationID + "?wait=007s", "", "", nil, 400},
 		{"operation_ended", "POST", "/operations/" + operationID + ":cancel", "", "",
 			fails(fault(instance.Caller, "operation.ended", "", errors.New("the operation has ended"))), 409},
 		{"event_type", "GET", "/events?type=Phase", "", "", nil, 400},

@@ -48,8 +48,22 @@ func Identify(next http.Handler) http.Handler {
 	})
 }
 
-// Log returns a logger that adds the name of the request to every line that is
-// logged with its context. A logger that does so already is returned as it is.
+type operationKey struct{}
+
+// OperationKey is the attribute under which an operation stands in the log.
+const OperationKey = "operation"
+
+// WithOperation returns ctx for work on the operation of that id: what is logged
+// with it names the operation.
+func WithOperation(ctx context.Context, id string) context.Context {
+	if id == "" {
+		return ctx
+	}
+	return context.WithValue(ctx, operationKey{}, id)
+}
+
+// Log returns a logger that adds the name of the request, and the operation that
+// is worked on, to every line that is logged with their context. A logger that does so already is returned as it is.
 func Log(l *slog.Logger) *slog.Logger {
 	if _, ok := l.Handler().(handler); ok {
 		return l
@@ -61,9 +75,21 @@ type handler struct{ slog.Handler }
 
 // Handle implements slog.Handler.
 func (h handler) Handle(ctx context.Context, r slog.Record) error {
-	if id := ID(ctx); id != "" {
+	op, _ := ctx.Value(operationKey{}).(string)
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == OperationKey { // the line says so itself
+			op = ""
+		}
+		return op != ""
+	})
+	if id := ID(ctx); id != "" || op != "" {
 		r = r.Clone()
-		r.AddAttrs(slog.String(LogKey, id))
+		if id != "" {
+			r.AddAttrs(slog.String(LogKey, id))
+		}
+		if op != "" {
+			r.AddAttrs(slog.String(OperationKey, op))
+		}
 	}
 	return h.Handler.Handle(ctx, r) //nolint:wrapcheck // what it says is not ours
 }

@@ -46,3 +46,19 @@ func TestLogNamesTheRequestOnce(t *testing.T) {
 		t.Errorf("log is\n%s", out.String())
 	}
 }
+
+// TestLogNamesTheOperation that is worked on, once.
+func TestLogNamesTheOperation(t *testing.T) {
+	var out bytes.Buffer
+	log := request.Log(slog.New(slog.NewTextHandler(&out, nil)))
+	ctx := request.WithOperation(t.Context(), "op1")
+	log.InfoContext(ctx, "works", "step", "boot")
+	log.InfoContext(ctx, "says so itself", "operation", "op1")
+	log.InfoContext(request.WithOperation(t.Context(), ""), "of none")
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	for n, want := range []int{1, 1, 0} {
+		if got := strings.Count(lines[n], "operation="); got != want {
+			t.Errorf("%q names %d operations, want %d", lines[n], got, want)
+		}
+	}
+}

@@ -31,6 +31,12 @@ func troubles() map[sqlite3.ErrNo]trouble {
 	}
 }
 
+// damagedRow says that a row holds what nobody stored: SQLite checks how rows are
+// laid out, not what is in them.
+func damagedRow(what string, err error) error {
+	return fmt.Errorf("%w: cannot decode %s: %w", errDamaged, what, err)
+}
+
 // storeFault makes the errors of SQLite that an operator can mend faults of
 // the host. Others, and what is a fault already, stay as they are.
 func storeFault(path string, err error) error {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
@@ -43,11 +44,24 @@ func scanInstance(rows *sql.Rows) (supervise.Record, error) {
 		json.Unmarshal([]byte(planJSON), &r.Plan),
 		json.Unmarshal([]byte(labels), &r.Labels),
 		decodeNull(handle, &r.Handle),
-		decodeNull(guest, &r.Guest))
+		decodeNull(guest, &r.Guest),
+		checkInstance(r))
 	if err != nil {
-		return r, fmt.Errorf("cannot decode instance %q: %w", r.ID, err)
+		return r, damagedRow(fmt.Sprintf("instance %q", r.ID), err)
 	}
 	return r, nil
+}
+
+// checkInstance checks what decides on the fate of a machine.
+func checkInstance(r supervise.Record) error {
+	_, err := instance.ParseID(string(r.ID))
+	if !slices.Contains(instance.Phases(), r.Phase) {
+		err = errors.Join(err, fmt.Errorf("there is no phase %q", r.Phase))
+	}
+	if r.After != "" && !slices.Contains(instance.Events(), r.After) {
+		err = errors.Join(err, fmt.Errorf("there is no event %q", r.After))
+	}
+	return err
 }
 
 // instanceValues are the columns in the order of insertInstance and saveInstance.

@@ -310,6 +310,77 @@ func TestDamageIsNamed(t *testing.T) {
 	}
 }
 
+// TestDamagedContentIsNamed: SQLite finds nothing wrong with rows whose texts
+// hold garbage. Whoever reads them says that they are damaged and what to do.
+func TestDamagedContentIsNamed(t *testing.T) {
+	for _, change := range []string{
+		`UPDATE instances SET plan = '{"version":\u00ff'`,
+		`UPDATE instances SET labels = 'garbage'`,
+		`UPDATE instances SET phase = 'runn\xde\xad'`,
+		`UPDATE instances SET follow = 'nothing'`,
+		`UPDATE instances SET id = '../../etc'`,
+		`UPDATE instances SET fault = 'x'`,
+		`UPDATE operations SET steps = '[{]'`,
+		`UPDATE operations SET state = 'done'`,
+	} {
+		s, _ := openFleet(t)
+		r := record(t, "victim")
+		op := fleet.Operation{
+			ID: "01a00000-0000-7000-8000-000000000001", Kind: "instance.create", Tenant: instance.DefaultTenant, Instance: r.ID,
+			State: fleet.OperationPending, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+		}
+		if err := s.Apply(t.Context(), &fleet.Change{Insert: &r, Operation: &op}); err != nil {
+			t.Fatal(err)
+		}
+		ExecForTest(t, s.db, change)
+		if err := s.Check(t.Context()); err != nil {
+			t.Logf("%s: SQLite finds %v", change, err)
+		}
+		_, err := s.Instances(t.Context(), "")
+		if strings.Contains(change, "operations") {
+			_, err = s.Operations(t.Context(), fleet.OperationFilter{})
+		}
+		var f *instance.Fault
+		if !errors.As(err, &f) || f.Code != "store.damaged" || !strings.Contains(f.Hint, "backup") || f.Blame != instance.Host {
+			t.Errorf("%s: %v", change, err)
+		}
+	}
+}
+
+// TestDatabaseThatIsTakenAway: what is written to a file that has no name any
+// more would be lost, so nothing is promised until it is back.
+func TestDatabaseThatIsTakenAway(t *testing.T) {
+	s, path := openFleet(t)
+	store := func(name string) error {
+		r := record(t, name)
+		return s.Apply(t.Context(), &fleet.Change{Insert: &r})
+	}
+	if err := store("before"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path, path+".away"); err != nil {
+		t.Fatal(err)
+	}
+	for _, another := range []bool{false, true} {
+		if another {
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for what, err := range map[string]error{"a write": store("meanwhile"), "a probe": s.db.Probe(t.Context()), "a check": s.Check(t.Context())} {
+			if f := instance.AsFault(err); f == nil || f.Code != "store.missing" || f.Hint == "" {
+				t.Errorf("another in its place %t: %s says %v", another, what, err)
+			}
+		}
+	}
+	if err := os.Rename(path+".away", path); err != nil {
+		t.Fatal(err)
+	}
+	if err := store("after"); err != nil {
+		t.Errorf("with the file back: %v", err)
+	}
+}
+
 func TestAdoption(t *testing.T) {
 	s, _ := openFleet(t)
 	if is, err := s.Adopted(t.Context()); is || err != nil {
@@ -351,8 +422,8 @@ func TestUpgradeKeepsInstances(t *testing.T) {
 	}
 	for _, stmt := range []string{
 		"INSERT INTO instances (id, name, phase, host, provider, plan, generation, created_ms, updated_ms)" +
-			" VALUES ('i', 'old', 'running', 'h', 'libvirt', '{}', 3, 1, 2)",
-		"INSERT INTO operations (id, kind, instance, name, state, created_ms, updated_ms) VALUES ('o', 'k', 'i', 'old', 'running', 1, 2)",
+			" VALUES ('01900000-0000-7000-8000-000000000001', 'old', 'running', 'h', 'libvirt', '{}', 3, 1, 2)",
+		"INSERT INTO operations (id, kind, instance, name, state, created_ms, updated_ms) VALUES ('o', 'k', '01900000-0000-7000-8000-000000000001', 'old', 'running', 1, 2)",
 	} {
 		if _, err := old.ExecContext(t.Context(), stmt); err != nil {
 			t.Fatal(err)

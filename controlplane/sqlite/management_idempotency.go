@@ -67,7 +67,7 @@ func findManagementRequest(ctx context.Context, tx *sql.Tx, k once.Key, oldest i
 		return r, err
 	}
 	if err := json.Unmarshal([]byte(header), &a.Header); err != nil {
-		return r, fmt.Errorf("cannot decode the answer to request %q: %w", k.Name, err)
+		return r, damagedRow(fmt.Sprintf("the answer to request %q", k.Name), err)
 	}
 	r.Answer = &a
 	return r, nil

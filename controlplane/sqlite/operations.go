@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
@@ -119,8 +120,12 @@ func scanOperation(rows *sql.Rows) (fleet.Operation, error) {
 		op.EndedAt = time.UnixMilli(ended.Int64).UTC()
 	}
 	op.Fault, err = decodeFault(fault)
-	if err := errors.Join(err, decodeNull(warnings, &op.Warnings), decodeNull(steps, &op.Steps)); err != nil {
-		return op, fmt.Errorf("cannot decode operation %q: %w", op.ID, err)
+	err = errors.Join(err, decodeNull(warnings, &op.Warnings), decodeNull(steps, &op.Steps))
+	if !slices.Contains(fleet.OperationStates(), op.State) {
+		err = errors.Join(err, fmt.Errorf("there is no state %q", op.State))
+	}
+	if err != nil {
+		return op, damagedRow(fmt.Sprintf("operation %q", op.ID), err)
 	}
 	return op, nil
 }

@@ -45,12 +45,12 @@ func scanSized(row scanner) (rec task.Record, size int, err error) {
 	rec.CreatedAt = task.StampMillis(createdMS).Time
 	if message.Valid {
 		if err := json.Unmarshal([]byte(message.String), &rec.Status.Message); err != nil {
-			return rec, 0, fmt.Errorf("cannot decode status message: %w", err)
+			return rec, 0, damagedRow(fmt.Sprintf("the status message of task %q", rec.ID), err)
 		}
 	}
 	if meta.Valid {
 		if err := json.Unmarshal([]byte(meta.String), &rec.Metadata); err != nil {
-			return rec, 0, fmt.Errorf("cannot decode metadata: %w", err)
+			return rec, 0, damagedRow(fmt.Sprintf("the metadata of task %q", rec.ID), err)
 		}
 	}
 	return rec, len(message.String) + len(meta.String), nil
@@ -112,7 +112,7 @@ func scanEvent(rows *sql.Rows) (e task.Event, size int, err error) {
 	case kindStatus:
 		var s storedStatus
 		if err := json.Unmarshal(body, &s); err != nil {
-			return e, 0, fmt.Errorf("cannot decode status event: %w", err)
+			return e, 0, damagedRow("a status event", err)
 		}
 		e.Status = &task.StatusEvent{Status: s.Status, Metadata: s.Metadata}
 	case kindChunk:
@@ -121,7 +121,7 @@ func scanEvent(rows *sql.Rows) (e task.Event, size int, err error) {
 	case kindEnd:
 		e.Chunk = &task.Chunk{ArtifactID: artifact, Name: artifact, Offset: start, Last: true, Size: start, SHA256: sum}
 	default:
-		return e, 0, fmt.Errorf("cannot decode event of kind %q", kind)
+		return e, 0, damagedRow("an event", fmt.Errorf("there is no kind %q", kind))
 	}
 	return e, len(body), nil
 }

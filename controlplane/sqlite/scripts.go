@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"fmt"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/task"
 )
@@ -39,7 +38,7 @@ func readPart(c *task.Chunk, part string) error {
 	}
 	var p storedPart
 	if err := json.Unmarshal([]byte(part), &p); err != nil {
-		return fmt.Errorf("cannot decode part: %w", err)
+		return damagedRow("a part", err)
 	}
 	c.Form = &p.Form
 	if p.SHA256 != "" {

@@ -36,6 +36,7 @@ const checkedSize = 128 << 20
 // DB is an open database. It is safe for concurrent use.
 type DB struct {
 	path string
+	file os.FileInfo
 	wal  *wal
 	w    *pool // one connection: writes wait for each other here, not in SQLite
 	r    *pool
@@ -54,14 +55,15 @@ func Open(ctx context.Context, path string) (*DB, error) {
 	if err != nil {
 		return nil, fault(abs, "database.not_writable", "check that the directory exists and is writable", err)
 	}
-	if err := f.Close(); err != nil {
+	st, err := f.Stat()
+	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, fmt.Errorf("cannot open database %q: %w", abs, err)
 	}
 	l, err := newWAL(abs)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open database %q: %w", abs, err)
 	}
-	db := &DB{path: abs, wal: l}
+	db := &DB{path: abs, file: st, wal: l}
 	if err := db.open(ctx); err != nil {
 		return nil, errors.Join(explain(abs, err), db.Close())
 	}
@@ -187,11 +189,32 @@ func (db *DB) Close() error {
 
 // write runs fn in the one transaction that may change the database now.
 func (db *DB) write(ctx context.Context, fn func(*sql.Tx) error) error {
+	if err := db.inPlace(); err != nil {
+		return err
+	}
 	if err := inTx(ctx, db.w, fn); err != nil {
 		return storeFault(db.path, err)
 	}
 	db.wal.fold(ctx, db.w)
 	return nil
+}
+
+// inPlace reports that the file was taken away, or another put in its place.
+// SQLite would go on with what has no name any more, and the next daemon would
+// not find what this one has promised to keep.
+func (db *DB) inPlace() error {
+	now, err := os.Stat(db.path)
+	if err == nil && os.SameFile(db.file, now) {
+		return nil
+	}
+	if err == nil {
+		err = errors.New("another file is in its place")
+	}
+	return &instance.Fault{
+		Blame: instance.Host, Code: "store.missing",
+		Hint: fmt.Sprintf("put it back before sandboxd ends; one that was deleted is still in /proc/%d/fd", os.Getpid()),
+		Err:  fmt.Errorf("database %q was taken away: %w", db.path, err),
+	}
 }
 
 // read runs fn on one consistent state of the database. fn must be short: a

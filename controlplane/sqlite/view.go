@@ -103,7 +103,7 @@ func fillHistory(ctx context.Context, tx *sql.Tx, rec *task.Record, limit, room 
 		}
 		var m task.Message
 		if err := json.Unmarshal([]byte(body), &m); err != nil {
-			return fmt.Errorf("cannot decode message: %w", err)
+			return damagedRow("a message", err)
 		}
 		rec.History = append(rec.History, m)
 		return nil
@@ -162,7 +162,7 @@ func rewind(ctx context.Context, tx *sql.Tx, rec *task.Record, all []stored, lim
 		}
 		var s storedStatus
 		if err := json.Unmarshal(body, &s); err != nil {
-			return fmt.Errorf("cannot decode status event: %w", err)
+			return damagedRow("a status event", err)
 		}
 		if rec.StatusSeq <= end {
 			past, rec.Status = past.Merge(s.Metadata), s.Status

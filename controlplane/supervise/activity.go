@@ -2,11 +2,14 @@ package supervise
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/converge"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/request"
 )
 
 // activity does the work of one request and says which event its end is; an
@@ -101,7 +104,7 @@ func (s *Supervisor) take(ctx context.Context, r *Request) {
 	case v.answer == instance.Ignored:
 		// Who asked learns from it that there was nothing to do.
 		_ = r.mark(ctx, Step{Name: string(r.Event), Mark: string(converge.Skipped)}) // its tracker logs it
-		r.end(ctx, nil)
+		r.end(ctx, s.stay(ctx, r))
 	case v.answer == instance.Denied:
 		r.end(ctx, denied(s.Record().Name, v.reason))
 	case v.begin:
@@ -115,27 +118,74 @@ func (s *Supervisor) take(ctx context.Context, r *Request) {
 
 // begin stores the phase a request leads to and starts its activity.
 func (s *Supervisor) begin(ctx context.Context, r *Request, next instance.Phase) {
-	d := s.towards(next)
-	if next == instance.Paused || next == instance.Running {
-		// These are acted on first: until the processor has stopped, or goes
-		// on, the truth is still the old phase.
-		s.work(ctx, r, d)
-		return
-	}
-	enter := func(rec *Record) { rec.enter(r, next) }
-	err := s.save(ctx, r.note(), func(rec *Record) error { enter(rec); return nil })
+	err := s.enter(ctx, r, next)
 	switch {
 	case err == nil:
+		s.work(ctx, r, s.towards(next))
+		return
+	case errors.Is(err, errOutOfDate):
+		err = canceledFault(r)
+		s.notBefore = time.Time{}
 	case next == instance.Deleting:
 		// A full disk must not keep us from freeing some of it.
-		s.note(ctx, r.note(), enter)
-	default:
-		for _, one := range append(s.queue.done(), r) {
-			one.end(ctx, err)
-		}
+		s.note(ctx, r.note(), func(rec *Record) { rec.enter(r, next) })
+		s.work(ctx, r, s.towards(next))
 		return
 	}
-	s.work(ctx, r, d)
+	for _, one := range append(s.queue.done(), r) {
+		one.end(ctx, err)
+	}
+}
+
+// errOutOfDate is the end of what a policy began when the reason for it has
+// gone before it was stored.
+var errOutOfDate = errors.New("there is no reason for it any more")
+
+// enter stores the phase that a request leads to. A pause and a resume are
+// acted on first: until the processor has stopped, or goes on, the truth is
+// still the old phase.
+func (s *Supervisor) enter(ctx context.Context, r *Request, next instance.Phase) error {
+	if r.Event == instance.IdleStopped && !s.part() {
+		return errOutOfDate
+	}
+	defer s.parted()
+	switch next {
+	case instance.Running:
+		return nil
+	case instance.Paused:
+		intent := instance.Event("")
+		if r.Event == instance.IdlePaused {
+			intent = r.Event // so that whoever finds it paused knows that it rests
+		}
+		if s.Record().After == intent {
+			return nil
+		}
+		return s.save(ctx, r.note(), func(rec *Record) error { rec.After = intent; return nil })
+	case instance.Provisioning, instance.Starting, instance.Stopping, instance.Stopped, instance.Failed, instance.Deleting:
+	}
+	return s.save(ctx, r.note(), func(rec *Record) error {
+		if r.Event == instance.Expired && !rec.expired(s.cfg.Now()) {
+			return errOutOfDate // it was renewed
+		}
+		rec.enter(r, next)
+		return nil
+	})
+}
+
+// stay ends the rest of a machine that somebody asks to be paused or stopped,
+// as it is already: from now on that is so because it was asked for, and the
+// next use does not change it.
+func (s *Supervisor) stay(ctx context.Context, r *Request) error {
+	rec := s.Record()
+	asked := r.Event == instance.PauseRequested && rec.Phase == instance.Paused ||
+		r.Event == instance.StopRequested && rec.Phase == instance.Stopped
+	if !rec.Resting || !asked {
+		return nil
+	}
+	return s.save(ctx, r.note(), func(rec *Record) error {
+		rec.Resting, rec.Reason = false, r.Why
+		return nil
+	})
 }
 
 // towards is the activity that leads to a phase.
@@ -154,7 +204,7 @@ func (s *Supervisor) towards(next instance.Phase) doing {
 func (s *Supervisor) work(ctx context.Context, r *Request, d doing) {
 	s.queue.busy = r
 	r.working, r.hurried = d.as, make(chan struct{})
-	actCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	actCtx, cancel := context.WithCancelCause(request.WithOperation(context.WithoutCancel(ctx), r.ID))
 	release := context.AfterFunc(ctx, func() { cancel(converge.ErrDetached) })
 	s.interrupt = cancel
 	if d.as != instance.PauseRequested && d.as != instance.ResumeRequested {
@@ -225,6 +275,9 @@ func (s *Supervisor) finish(ctx context.Context, res result) bool {
 	if res.err == nil {
 		res.err = s.withdrawn(r)
 	}
+	if res.err == nil && r.Event == instance.Expired {
+		res.err = canceledFault(r) // its end was moved meanwhile
+	}
 	s.pace(res.err)
 	s.endShared(ctx, res)
 	for rep, ok := s.queue.said(); ok; rep, ok = s.queue.said() {
@@ -267,6 +320,9 @@ func (s *Supervisor) apply(ctx context.Context, r *Request, e instance.Event, ca
 			}
 		case instance.Paused:
 			rec.Resting, rec.Reason, rec.Fault = r.Event == instance.IdlePaused, r.Why, nil
+			if r.Event == recovering && follow == instance.IdlePaused {
+				rec.Resting, rec.Reason = true, whyOf(*rec, follow)
+			}
 		case instance.Running:
 			rec.Resting, rec.Reason, rec.Fault = false, r.Why, nil
 		case instance.Provisioning, instance.Starting, instance.Stopping, instance.Deleting:

@@ -39,12 +39,11 @@ func dueEvent(r *Record, u usage, now time.Time) (e instance.Event, wait time.Du
 	if r.Phase == instance.Deleting {
 		return instance.DeleteRequested, 0 // an earlier one failed
 	}
+	if r.expired(now) {
+		return instance.Expired, 0
+	}
 	if !r.ExpiresAt.IsZero() {
-		left := r.ExpiresAt.Sub(now.Round(0)) // by the clock on the wall
-		if left <= 0 {
-			return instance.Expired, 0
-		}
-		soonest(min(left, lookAgain))
+		soonest(min(r.ExpiresAt.Sub(now.Round(0)), lookAgain))
 	}
 	idle := r.Plan.Idle
 	if idle == nil {

@@ -1,6 +1,8 @@
 package supervise
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -119,4 +121,43 @@ func TestNothingIsTriedBeforeItsTime(t *testing.T) {
 		t.Errorf("%+v is at work, want the removal", s.queue.busy)
 	}
 	s.wg.Wait()
+}
+
+// paper is a store that keeps nothing.
+type paper struct{}
+
+func (paper) Save(context.Context, Record, Record, Note) error { return nil }
+func (paper) Remove(context.Context, Record, Note) error       { return nil }
+
+// TestNothingIsBegunWithoutAReason: between the look at the clock and the storing
+// of what is due, its end may be moved and somebody may come.
+func TestNothingIsBegunWithoutAReason(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for name, c := range map[string]struct {
+		event instance.Event
+		left  time.Duration
+		users int
+		next  instance.Phase
+		begun bool
+	}{
+		"its time is up":                {instance.Expired, 0, 0, instance.Stopping, true},
+		"it was renewed":                {instance.Expired, time.Hour, 0, instance.Stopping, false},
+		"it was renewed, when it rests": {instance.Expired, time.Hour, 0, instance.Deleting, false},
+		"nobody uses it":                {instance.IdleStopped, time.Hour, 0, instance.Stopping, true},
+		"somebody came":                 {instance.IdleStopped, time.Hour, 1, instance.Stopping, false},
+		"it was asked for":              {instance.StopRequested, time.Hour, 1, instance.Stopping, true},
+	} {
+		s := New(Config{Store: paper{}, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }},
+			Record{Phase: instance.Running, ExpiresAt: now.Add(c.left)})
+		for range c.users {
+			defer s.Use()()
+		}
+		err := s.enter(t.Context(), &Request{Event: c.event}, c.next)
+		if begun := s.Record().Phase == c.next; begun != c.begun || errors.Is(err, errOutOfDate) == begun {
+			t.Errorf("%s: %v, and it is %s", name, err, s.Record().Phase)
+		}
+		if s.parting {
+			t.Errorf("%s: it goes on parting", name)
+		}
+	}
 }

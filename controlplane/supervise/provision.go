@@ -207,10 +207,14 @@ func (p *provisioning) agent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.save(ctx, p.r.note(), func(r *Record) error {
+	err = s.save(ctx, p.r.note(), func(r *Record) error {
 		r.Guest = guestOf(link.Hello(), s.cfg.Now(), s.cfg.Now().Sub(p.began))
 		return nil
 	})
+	if err == nil && s.cfg.Booted != nil {
+		s.cfg.Booted(s.Record())
+	}
+	return err
 }
 
 // connect waits for the agent's first answer, for the machine's end or for

@@ -19,7 +19,8 @@ type Record struct {
 	// Reason says in one word why it is in its phase.
 	Reason string
 	// After is what follows the stop at work: instance.StartRequested or
-	// instance.DeleteRequested; empty: nothing.
+	// instance.DeleteRequested; empty: nothing. While it runs,
+	// instance.IdlePaused says that it is being paused for being idle.
 	After instance.Event
 	// Resting is true while it is paused or stopped because nobody used it.
 	Resting bool
@@ -102,6 +103,20 @@ func (r *Record) enter(req *Request, next instance.Phase) {
 	case instance.Provisioning, instance.Running, instance.Paused, instance.Stopped, instance.Failed:
 	}
 	r.Fault = nil
+}
+
+// Renew moves its end; zero: never. A stop at work because its time was up goes
+// on, but nothing is removed behind it.
+func (r *Record) Renew(end time.Time) {
+	r.ExpiresAt = end
+	if r.Phase == instance.Stopping && r.After == instance.DeleteRequested {
+		r.After = ""
+	}
+}
+
+// expired reports whether its time is up, by the clock on the wall.
+func (r *Record) expired(now time.Time) bool {
+	return !r.ExpiresAt.IsZero() && r.ExpiresAt.Sub(now.Round(0)) <= 0
 }
 
 // Note says why a record is stored, for the log of what happened.

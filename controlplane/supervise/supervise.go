@@ -50,6 +50,9 @@ type Config struct {
 	// Health is told when a fault of a machine whose phase does not show it
 	// comes, and with nil when it goes. May be nil.
 	Health func(ctx context.Context, r Record, f *instance.Fault)
+	// Booted is told when the agent of a machine has answered for the first time
+	// since its start. May be nil.
+	Booted func(r Record)
 	// Now is the clock for timestamps.
 	Now func() time.Time
 	// Limits bound waiting; zero values mean the defaults.
@@ -123,6 +126,7 @@ type Supervisor struct {
 	users     int
 	lastUsed  time.Time
 	runsSince time.Time
+	parting   bool // it is about to be stopped because there are none
 }
 
 type result struct {
@@ -216,11 +220,11 @@ func (s *Supervisor) Gone() <-chan struct{} { return s.gone }
 func (s *Supervisor) Link(ctx context.Context) (*agentlink.Link, error) {
 	for {
 		s.mu.Lock()
-		link, phase, changed, fault, wakes := s.link, s.record.Phase, s.changed, s.record.Fault, s.wakes()
+		link, phase, changed, fault, wakes, parting := s.link, s.record.Phase, s.changed, s.record.Fault, s.wakes(), s.parting
 		s.mu.Unlock()
 		switch phase {
 		case instance.Running:
-			if link != nil {
+			if link != nil && !parting {
 				return link, nil
 			}
 		case instance.Provisioning, instance.Starting:

@@ -26,6 +26,26 @@ func (s *Supervisor) used(by int) {
 	}
 }
 
+// part says that the machine is about to be stopped because nobody uses it, and
+// reports whether that is so: who comes from then on does not get the link to it,
+// but waits for what becomes of it.
+func (s *Supervisor) part() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.parting = s.users == 0
+	return s.parting
+}
+
+// parted says that the phase now tells what becomes of the machine.
+func (s *Supervisor) parted() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.parting {
+		s.parting = false
+		s.notify()
+	}
+}
+
 // wakes reports whether a machine that rests is on its way back; s.mu is held.
 func (s *Supervisor) wakes() bool {
 	idle := s.record.Plan.Idle

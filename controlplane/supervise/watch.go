@@ -123,7 +123,7 @@ func (s *Supervisor) reach(ctx context.Context, m vm.Instance, tell func(report)
 func (s *Supervisor) dial(ctx context.Context, m vm.Instance) (*agentlink.Link, error) {
 	return agentlink.Connect(ctx,
 		func(ctx context.Context) (net.Conn, error) { return m.Dial(ctx, agentv1.Port) },
-		agentlink.Options{InstanceID: s.Record().ID, HostVersion: s.cfg.Version, Log: s.log, MaxBackoff: redial})
+		agentlink.Options{InstanceID: s.Record().ID, HostVersion: s.cfg.Version, Log: s.cfg.Log, MaxBackoff: redial})
 }
 
 // redial bounds the pause between two attempts to reach an agent that is about
@@ -163,7 +163,7 @@ func (s *Supervisor) reported(ctx context.Context, r report) {
 func (s *Supervisor) silenced(ctx context.Context, r report) {
 	if s.queue.busy == nil && r.state == statePaused && s.Record().Phase == instance.Running {
 		// A pause that was given up took place after all.
-		s.apply(ctx, &Request{Event: instance.PauseRequested, Why: "found-paused"}, instance.PauseRequested, nil)
+		s.apply(ctx, &Request{Event: recovering, Why: "found-paused"}, instance.PauseRequested, nil)
 		s.rewatch(ctx)
 		return
 	}

@@ -55,6 +55,7 @@ var arrows = []arrow{
 	{"controlplane/supervise", "images", "steps name images"},
 	{"controlplane/supervise", "images/store", "and have them verified"},
 	{"controlplane/supervise", "api/agent/v1", "sends the guest its first orders"},
+	{"controlplane/supervise", "controlplane/request", "names the operation that it works on in the log"},
 	{"controlplane/fleet", "controlplane/instance", "speaks of instances"},
 	{"controlplane/fleet", "controlplane/plan", "makes the plan of a new instance"},
 	{"controlplane/fleet", "controlplane/supervise", "has one supervisor for each instance"},

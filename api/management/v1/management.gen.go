@@ -1072,7 +1072,8 @@ type ClientInterface interface {
 	//
 	// Answers as soon as the request has been recorded. The operation succeeds when
 	// the agent in the machine has answered. One that fails or is cancelled leaves
-	// nothing behind.
+	// nothing behind. It ends `ttl` from now, else as the loadout says; `0s` is for
+	// ever, whatever the loadout says.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1083,7 +1084,8 @@ type ClientInterface interface {
 	//
 	// Answers as soon as the request has been recorded. The operation succeeds when
 	// the agent in the machine has answered. One that fails or is cancelled leaves
-	// nothing behind.
+	// nothing behind. It ends `ttl` from now, else as the loadout says; `0s` is for
+	// ever, whatever the loadout says.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1363,7 +1365,8 @@ func (c *Client) ListInstances(ctx context.Context, params *ListInstancesParams,
 //
 // Answers as soon as the request has been recorded. The operation succeeds when
 // the agent in the machine has answered. One that fails or is cancelled leaves
-// nothing behind.
+// nothing behind. It ends `ttl` from now, else as the loadout says; `0s` is for
+// ever, whatever the loadout says.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1384,7 +1387,8 @@ func (c *Client) CreateInstanceWithBody(ctx context.Context, params *CreateInsta
 //
 // Answers as soon as the request has been recorded. The operation succeeds when
 // the agent in the machine has answered. One that fails or is cancelled leaves
-// nothing behind.
+// nothing behind. It ends `ttl` from now, else as the loadout says; `0s` is for
+// ever, whatever the loadout says.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -3508,7 +3512,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// Answers as soon as the request has been recorded. The operation succeeds when
 	// the agent in the machine has answered. One that fails or is cancelled leaves
-	// nothing behind.
+	// nothing behind. It ends `ttl` from now, else as the loadout says; `0s` is for
+	// ever, whatever the loadout says.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -3519,7 +3524,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// Answers as soon as the request has been recorded. The operation succeeds when
 	// the agent in the machine has answered. One that fails or is cancelled leaves
-	// nothing behind.
+	// nothing behind. It ends `ttl` from now, else as the loadout says; `0s` is for
+	// ever, whatever the loadout says.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5289,7 +5295,8 @@ func (c *ClientWithResponses) ListInstancesWithResponse(ctx context.Context, par
 //
 // Answers as soon as the request has been recorded. The operation succeeds when
 // the agent in the machine has answered. One that fails or is cancelled leaves
-// nothing behind.
+// nothing behind. It ends `ttl` from now, else as the loadout says; `0s` is for
+// ever, whatever the loadout says.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -5306,7 +5313,8 @@ func (c *ClientWithResponses) CreateInstanceWithBodyWithResponse(ctx context.Con
 //
 // Answers as soon as the request has been recorded. The operation succeeds when
 // the agent in the machine has answered. One that fails or is cancelled leaves
-// nothing behind.
+// nothing behind. It ends `ttl` from now, else as the loadout says; `0s` is for
+// ever, whatever the loadout says.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

@@ -31,7 +31,7 @@ import (
 type daemon struct {
 	cfg     config
 	log     *slog.Logger
-	lock    *os.File
+	lock    *dirLock
 	tokens  *auth.Tokens
 	keys    *signing.Keys
 	specs   *specs.Handler
@@ -43,7 +43,6 @@ type daemon struct {
 	agents  func(url string) http.Handler
 	metrics *metrics.Metrics
 	health  *health
-	boots   *bootWatch // nil before start
 }
 
 // open makes the parts; nothing works before start.
@@ -86,6 +85,7 @@ func open(ctx context.Context, c config, log *slog.Logger) (_ *daemon, err error
 		Drivers: d.drivers, Default: providerLibvirt, Catalog: catalog.Lookup, Tasks: d.db,
 		Log: log, Version: version, Host: host, StateDir: c.StateDir, ImageDir: c.ImageDir, Now: time.Now,
 		OrphanGrace: c.Fleet.OrphanGrace, AcceptEmpty: c.Fleet.AcceptEmpty,
+		Booted: func(provider, accelerator string, took time.Duration) { d.metrics.Booted(provider, accelerator, took) },
 	})
 	// The engine must outlive ctx by the drain: what guests say while the
 	// daemon ends is still stored.
@@ -103,7 +103,6 @@ func (d *daemon) start(ctx context.Context) error {
 	if err := d.fleet.Start(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}
-	d.boots = watchBoots(context.WithoutCancel(ctx), d.fleet, d.metrics)
 	if err := d.engine.Resume(ctx); err != nil {
 		return err
 	}
@@ -126,9 +125,6 @@ func (d *daemon) announce(local string) error {
 
 // close lets go of everything, in the reverse order of use. Machines go on.
 func (d *daemon) close() error {
-	if d.boots != nil {
-		d.boots.close()
-	}
 	if d.push != nil {
 		d.push.Close()
 	}

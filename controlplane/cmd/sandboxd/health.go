@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
@@ -31,11 +32,13 @@ type health struct {
 	usable func(ctx context.Context) map[string]error // providers, and why not
 	must   string                                     // the provider that machines are made with
 	dir    string
+	log    *slog.Logger
 	ending atomic.Bool
 
-	mu   sync.Mutex // held for one look
-	at   time.Time
-	last report
+	mu     sync.Mutex // held for one look
+	at     time.Time
+	last   report
+	failed map[string]bool // checks of the last look
 }
 
 // report is the answer of readyz.
@@ -52,7 +55,7 @@ type check struct {
 
 func newHealth(d *daemon) *health {
 	return &health{
-		db: d.db, dir: d.cfg.StateDir, must: providerLibvirt,
+		db: d.db, dir: d.cfg.StateDir, must: providerLibvirt, log: d.log, failed: map[string]bool{},
 		usable: func(ctx context.Context) map[string]error {
 			all := map[string]error{}
 			for name, driver := range d.drivers {
@@ -98,12 +101,12 @@ func (h *health) look(ctx context.Context) report {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
 	defer cancel()
 	rep := report{Status: "ready", Checks: []check{
-		verdict("database", h.db.Probe(ctx), "it takes no writes; see the daemon's log"),
-		verdict("disk", space(h.dir), fmt.Sprintf("less than %d MiB are free in the state directory", leastSpace>>20)),
+		h.verdict(ctx, "database", h.db.Probe(ctx), "it takes no writes; see the daemon's log"),
+		h.verdict(ctx, "disk", space(h.dir), fmt.Sprintf("less than %d MiB are free in the state directory", leastSpace>>20)),
 	}}
 	providers := h.usable(ctx)
 	for _, name := range slices.Sorted(maps.Keys(providers)) {
-		c := verdict("provider "+name, providers[name], "it cannot make machines; see sandboxctl doctor")
+		c := h.verdict(ctx, "provider "+name, providers[name], "it cannot make machines; see sandboxctl doctor")
 		if name != h.must && c.Status == "failed" {
 			c.Status = "absent"
 		}
@@ -118,7 +121,15 @@ func (h *health) look(ctx context.Context) report {
 	return rep
 }
 
-func verdict(name string, err error, detail string) check {
+// verdict says in general words how a look went. The cause is in the log, once.
+func (h *health) verdict(ctx context.Context, name string, err error, detail string) check {
+	switch failed := h.failed[name]; {
+	case err != nil && !failed:
+		h.log.WarnContext(ctx, "not ready", "check", name, "error", err)
+	case err == nil && failed:
+		h.log.InfoContext(ctx, "ready again", "check", name)
+	}
+	h.failed[name] = err != nil
 	if err != nil {
 		return check{Name: name, Status: "failed", Detail: detail}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http"
 
@@ -25,21 +26,34 @@ func (d *daemon) handler(url string) http.Handler {
 	agents := d.a2aSurface(d.cfg.Conformance.require(d.tokens, d.cfg.Surface.Domain, d.agents(url)))
 	r := mux.NewRouter().SkipClean(true).UseEncodedPath()
 	d.cfg.Surface.virtualHosts(r, agents)
-	r.HandleFunc("/healthz", d.health.healthz).Methods(http.MethodGet, http.MethodHead)
-	r.HandleFunc("/readyz", d.health.readyz).Methods(http.MethodGet, http.MethodHead)
+	r.Handle("/healthz", reading(http.HandlerFunc(d.health.healthz)))
+	r.Handle("/readyz", reading(http.HandlerFunc(d.health.readyz)))
 	scrape := auth.Require(d.tokens, needs(auth.ScopeMetricsRead, d.metrics.Handler()))
-	r.Handle("/metrics", request.Identify(scrape)).Methods(http.MethodGet)
+	r.Handle("/metrics", request.Identify(reading(scrape)))
 	d.public(r)
 	// What the API is like is no secret, and people read it before they have a token.
-	r.Handle(managementv1.BasePath+"/openapi.yaml", management.Document()).Methods(http.MethodGet, http.MethodHead)
-	r.PathPrefix(docsPath).Handler(apiDocs(d.log)).Methods(http.MethodGet, http.MethodHead)
+	r.Handle(managementv1.BasePath+"/openapi.yaml", reading(management.Document()))
+	r.PathPrefix(docsPath).Handler(reading(apiDocs(d.log)))
 	for _, path := range []string{"/", managementv1.BasePath, managementv1.BasePath + "/"} {
-		r.HandleFunc(path, welcome).Methods(http.MethodGet, http.MethodHead)
+		r.Handle(path, reading(http.HandlerFunc(welcome)))
 	}
 	r.PathPrefix("/agents/").Handler(agents)
 	r.PathPrefix(managementv1.BasePath).Handler(admins)
 	r.NotFoundHandler = admins // its 404 is a problem document
 	return r
+}
+
+// reading serves GET and HEAD, and says so to others.
+func reading(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet || r.Method == http.MethodHead {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Allow", "GET, HEAD")
+		refuse(w, http.StatusMethodNotAllowed, "request.method", "Method not served",
+			fmt.Sprintf("method %q is not served here", r.Method), "use GET or HEAD")
+	})
 }
 
 // docsPath is where people read what the API can do.

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth/localhost"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 )
 
@@ -18,34 +19,60 @@ const lockFile = "sandboxd.lock"
 
 // lockStateDir makes the state directory and claims it for this process: two
 // daemons on one would each think that the other's machines are lost.
-func lockStateDir(dir string) (*os.File, error) {
+func lockStateDir(dir string) (*dirLock, error) {
 	// Others may pass through, since the hypervisor runs as another user; what
 	// is secret in here closes itself.
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // see above
 		return nil, notWritable(dir, err)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	path := filepath.Join(dir, lockFile)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, notWritable(dir, err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil { //nolint:gosec // a descriptor fits
-		holder := heldBy(f)
-		if cerr := f.Close(); cerr != nil {
-			err = errors.Join(err, cerr)
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("cannot lock state directory %q: %w", dir, err)
-		}
-		return nil, &instance.Fault{
-			Blame: instance.Caller, Code: "state_dir.in_use",
-			Hint: "stop that one, or choose another directory with --state-dir",
-			Err:  fmt.Errorf("cannot use state directory %q: another sandboxd has it (%s)", dir, holder),
+	// A mere file may be removed by who takes it for the remains of a crash, the
+	// directory of the machines not. (The state directory's own lock is for changes
+	// of its tokens and keys.) The file says who has both.
+	d, err := openMachines(dir)
+	if err != nil {
+		return nil, errors.Join(notWritable(dir, err), f.Close())
+	}
+	l := &dirLock{dir: d, file: f}
+	for _, one := range []*os.File{d, f} {
+		if err := unix.Flock(int(one.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil { //nolint:gosec // a descriptor fits
+			return nil, errors.Join(notFree(dir, f, err), l.Close())
 		}
 	}
 	if err := writePid(f); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot write %q: %w", f.Name(), err), f.Close())
+		return nil, errors.Join(fmt.Errorf("cannot write %q: %w", path, err), l.Close())
 	}
-	return f, nil
+	return l, nil
+}
+
+// openMachines opens the directory of the machines, made if it is missing:
+// hypervisors pass through it, and nobody lists it.
+func openMachines(dir string) (*os.File, error) {
+	path := filepath.Join(dir, "machines")
+	if err := os.MkdirAll(path, 0o711); err != nil { //nolint:gosec // see above
+		return nil, err
+	}
+	return os.Open(path)
+}
+
+// dirLock is the right to a state directory, until Close or the process's end.
+type dirLock struct{ dir, file *os.File }
+
+func (l *dirLock) Close() error { return errors.Join(l.file.Close(), l.dir.Close()) }
+
+func notFree(dir string, f *os.File, err error) error {
+	if !errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("cannot lock state directory %q: %w", dir, err)
+	}
+	return &instance.Fault{
+		Blame: instance.Caller, Code: "state_dir.in_use",
+		Hint: "stop that one, or choose another directory with --state-dir",
+		Err:  fmt.Errorf("cannot use state directory %q: another sandboxd has it (%s)", dir, heldBy(dir, f)),
+	}
 }
 
 func writePid(f *os.File) error {
@@ -56,11 +83,17 @@ func writePid(f *os.File) error {
 	return err
 }
 
-func heldBy(f *os.File) string {
+// heldBy names the process that has the lock: by the file's word, or, where that
+// is a new one, by what it tells clients.
+func heldBy(dir string, f *os.File) string {
 	b := make([]byte, 32)
 	n, _ := f.ReadAt(b, 0)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b[:n])))
 	if err != nil {
+		e, rerr := localhost.Read(dir)
+		pid, err = e.PID, rerr
+	}
+	if err != nil || pid <= 0 {
 		return "unknown process"
 	}
 	return fmt.Sprintf("pid %d", pid)

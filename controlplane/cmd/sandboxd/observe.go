@@ -8,14 +8,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/auth"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/fleet"
-	"agentic-sandbox.aiwg.io/sandbox/controlplane/instance"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/management"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/metrics"
 	"agentic-sandbox.aiwg.io/sandbox/controlplane/sqlite"
@@ -115,7 +113,8 @@ func seen(m *metrics.Metrics) func(management.Seen) {
 func needs(scope auth.Scope, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p, _ := auth.FromContext(r.Context()); !p.Has(scope) {
-			writeStatus(w, http.StatusForbidden, "refused", fmt.Sprintf("the token lacks the scope %q", scope))
+			refuse(w, http.StatusForbidden, "auth.scope", "The token does not allow this",
+				fmt.Sprintf("the token of %q lacks the scope %q", p.Name, scope), "use a token that has it")
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -150,68 +149,4 @@ func (d *daemon) serveMetrics(ctx context.Context) (stop func() error, err error
 		}
 		return err
 	}, nil
-}
-
-// bootWatch measures how long machines take to answer.
-type bootWatch struct {
-	fleet   *fleet.Fleet
-	metrics *metrics.Metrics
-	began   time.Time
-	known   map[instance.ID]time.Time // when the agent answered
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup
-}
-
-// watchBoots follows what happens until close.
-func watchBoots(ctx context.Context, f *fleet.Fleet, m *metrics.Metrics) *bootWatch {
-	w := &bootWatch{fleet: f, metrics: m, began: time.Now(), known: map[instance.ID]time.Time{}}
-	ctx, w.cancel = context.WithCancel(ctx)
-	after := f.LastEvent()
-	w.wg.Go(func() {
-		for ctx.Err() == nil {
-			after = w.follow(ctx, after)
-		}
-	})
-	return w
-}
-
-func (w *bootWatch) close() {
-	w.cancel()
-	w.wg.Wait()
-}
-
-// follow returns where to go on when the stream has ended.
-func (w *bootWatch) follow(ctx context.Context, after uint64) uint64 {
-	events, err := w.fleet.Follow(ctx, after, fleet.EventFilter{
-		AllTenants: true, Types: []string{fleet.EventPhase, fleet.EventDeleted},
-	})
-	if err != nil {
-		retry := time.NewTimer(time.Second)
-		defer retry.Stop()
-		select {
-		case <-ctx.Done():
-		case <-retry.C:
-		}
-		return w.fleet.LastEvent()
-	}
-	for e := range events {
-		after = e.Seq
-		switch {
-		case e.Type == fleet.EventDeleted:
-			delete(w.known, e.Instance)
-		case e.Phase == instance.Running:
-			w.running(fleet.WithTenant(ctx, e.Tenant), e.Instance)
-		}
-	}
-	return after
-}
-
-// running measures a start once: a machine that was resumed runs again, too.
-func (w *bootWatch) running(ctx context.Context, id instance.ID) {
-	v, err := w.fleet.Get(ctx, id.String())
-	if err != nil || v.Guest == nil || v.Guest.AnsweredAt.Before(w.began) || v.Guest.AnsweredAt.Equal(w.known[id]) {
-		return
-	}
-	w.known[id] = v.Guest.AnsweredAt
-	w.metrics.Booted(v.Provider, v.Accelerator, v.Guest.BootTime)
 }

@@ -31,7 +31,10 @@ func (p *probed) Probe(context.Context) error { p.asked.Add(1); return p.err }
 
 func testHealth(t *testing.T, db *probed, providers map[string]error) *health {
 	t.Helper()
-	return &health{db: db, dir: t.TempDir(), must: providerLibvirt, usable: func(context.Context) map[string]error { return providers }}
+	return &health{
+		db: db, dir: t.TempDir(), must: providerLibvirt, log: slog.New(slog.DiscardHandler), failed: map[string]bool{},
+		usable: func(context.Context) map[string]error { return providers },
+	}
 }
 
 func ask(h *health) (int, report) {
@@ -73,6 +76,22 @@ func TestReadyzTellsTheTruth(t *testing.T) {
 				t.Errorf("status %d:\n%s", code, diff)
 			}
 		})
+	}
+}
+
+// TestWhyNotReadyIsLogged: anybody may ask, so the answer is in general words;
+// the log has the cause, once, however often somebody asks.
+func TestWhyNotReadyIsLogged(t *testing.T) {
+	var out strings.Builder
+	db := &probed{err: errors.New("the cause")}
+	h := testHealth(t, db, map[string]error{"libvirt": nil})
+	h.log = slog.New(slog.NewTextHandler(&out, nil))
+	for _, err := range []error{db.err, db.err, nil, nil} {
+		db.err, h.at = err, time.Time{}
+		ask(h)
+	}
+	if n, m := strings.Count(out.String(), "the cause"), strings.Count(out.String(), "ready again"); n != 1 || m != 1 {
+		t.Errorf("the log has the cause %d times, and its end %d times:\n%s", n, m, out.String())
 	}
 }
 

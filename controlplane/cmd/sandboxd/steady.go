@@ -106,14 +106,17 @@ const (
 	pathHint  = "send ids and names as they are"
 )
 
-// refusePath answers with a problem document, as every surface but A2A does.
 func refusePath(w http.ResponseWriter) {
-	const code = "request.path"
+	refuse(w, http.StatusBadRequest, "request.path", "Path is not valid", pathCause, pathHint)
+}
+
+// refuse answers with a problem document, as every surface but A2A does.
+func refuse(w http.ResponseWriter, status int, code, title, cause, hint string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(http.StatusBadRequest)
+	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(managementv1.Problem{ // the client has gone: nobody to tell
-		Type: managementv1.ProblemType + code, Title: "Path is not valid", Status: http.StatusBadRequest, Code: code,
-		Blame: managementv1.BlameCaller, Cause: pathCause, Remediation: pathHint, Detail: pathCause + " (" + pathHint + ")",
+		Type: managementv1.ProblemType + code, Title: title, Status: status, Code: code,
+		Blame: managementv1.BlameCaller, Cause: cause, Remediation: hint, Detail: cause + " (" + hint + ")",
 	})
 }

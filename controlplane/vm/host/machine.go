@@ -82,28 +82,32 @@ func openMachine(d *Driver, spec identity) (*Machine, error) {
 	return m, nil
 }
 
-// search looks for the machine's process: as recorded, or, when the recording
-// was cut short, by its command line. known says that it was started once.
+// search looks for the machine's process: as recorded, or, when that is not it
+// and nobody has seen it end, by its command line. known says that it was
+// started once.
 func (m *Machine) search() (s *stat, known bool, err error) {
 	var r record
-	err = readJSON(m.path("process.json"), &r)
-	switch {
-	case err == nil:
-		if now, ok := readStat(r.PID); ok && r.Boot == bootID() && now.start == r.Start && now.alive() {
+	recorded := readJSON(m.path("process.json"), &r)
+	if recorded == nil {
+		now, ok := readStat(r.PID)
+		if ok && r.Boot == bootID() && now.start == r.Start && now.alive() && worksIn(r.PID, m.dir) {
 			return &now, true, nil
 		}
+	}
+	known = !errors.Is(recorded, fs.ErrNotExist)
+	switch _, err := os.Stat(m.path("exit.json")); {
+	case err == nil:
 		return nil, true, nil
 	case !errors.Is(err, fs.ErrNotExist):
-		return nil, false, fmt.Errorf("cannot find process of machine %q: %w", m.spec.ID, err)
+		return nil, known, fmt.Errorf("cannot find process of machine %q: %w", m.spec.ID, err)
 	}
 	for _, s := range processes() {
-		if s.alive() && hasArgument(s.pid, m.config()) {
+		if s.alive() && hasArgument(s.pid, m.config()) && worksIn(s.pid, m.dir) {
 			err := writeJSON(m.path("process.json"), record{PID: s.pid, Start: s.start, Boot: bootID()})
 			return &s, true, err
 		}
 	}
-	_, err = os.Stat(m.path("exit.json"))
-	return nil, err == nil, nil
+	return nil, known, nil
 }
 
 // begin watches a process. Called while nobody else knows of m or with mu held.

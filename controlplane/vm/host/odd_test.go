@@ -242,18 +242,36 @@ func TestFoundWithoutRecord(t *testing.T) {
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(dir, "machines", id.String(), "process.json")); err != nil {
-		t.Fatal(err)
-	}
-	m, err := s.open(t, dir).Recover(deadline(t), h)
+	file := filepath.Join(dir, "machines", id.String(), "process.json")
+	record, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Start(deadline(t)); err != nil {
-		t.Fatal(err)
-	}
-	if again := connect(t, m, id); string(again.Hello().GetBootNonce()) != nonce {
-		t.Error("the machine was started twice")
+	for name, damage := range map[string]func() error{
+		"gone":    func() error { return os.Remove(file) },
+		"empty":   func() error { return os.WriteFile(file, nil, 0o600) },
+		"garbage": func() error { return os.WriteFile(file, []byte("\xde\xad{"), 0o600) },
+		"of another process": func() error {
+			return os.WriteFile(file, []byte(strings.Replace(string(record), `"pid":`, `"pid":1`, 1)), 0o600)
+		},
+	} {
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		d := s.open(t, dir)
+		m, err := d.Recover(deadline(t), h)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if err := m.Start(deadline(t)); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if again := connect(t, m, id); string(again.Hello().GetBootNonce()) != nonce {
+			t.Errorf("%s: the machine was started twice", name)
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -286,6 +304,55 @@ func TestPIDUsedAgain(t *testing.T) {
 	}
 	if err := m.Close(deadline(t)); err != nil { // and we live on
 		t.Fatal(err)
+	}
+}
+
+// A copy of a state directory holds the record of a process that is another's:
+// its driver does not touch that one. A directory that was only moved is the same.
+func TestCopiedAndMovedStateDirectory(t *testing.T) {
+	var s states
+	dir := filepath.Join(t.TempDir(), "old")
+	d := s.open(t, dir)
+	moved := filepath.Join(filepath.Dir(dir), "new")
+	_, h, id, l := machine(t, d, moved) // where it is cleaned up
+	nonce := string(l.Hello().GetBootNonce())
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	from := filepath.Join(dir, "machines", id.String())
+	copied := t.TempDir()
+	to := filepath.Join(copied, "machines", id.String())
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"spec.json", "boot.json", "process.json"} {
+		data, err := os.ReadFile(filepath.Join(from, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(to, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := s.open(t, copied).Recover(deadline(t), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := m.Wait(deadline(t)); err != nil || e.Reason != vm.ExitUnknown {
+		t.Errorf("in the copy it ended as %+v, %v", e, err)
+	}
+	if err := m.Close(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := os.Rename(dir, moved); err != nil {
+		t.Fatal(err)
+	}
+	if m, err = s.open(t, moved).Recover(deadline(t), h); err != nil {
+		t.Fatal(err)
+	}
+	if again := connect(t, m, id); string(again.Hello().GetBootNonce()) != nonce {
+		t.Error("the machine is another one")
 	}
 }
 

@@ -114,6 +114,18 @@ func hasArgument(pid int, arg string) bool {
 	return false
 }
 
+// worksIn reports whether a directory, whatever its path by now, is the one that
+// a process works in: the record of a process is not proof enough, since a state
+// directory that was copied holds those of the original's.
+func worksIn(pid int, dir string) bool {
+	cwd, err := os.Stat("/proc/" + strconv.Itoa(pid) + "/cwd")
+	if err != nil {
+		return false
+	}
+	here, err := os.Stat(dir)
+	return err == nil && os.SameFile(cwd, here)
+}
+
 func bootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -77,6 +77,9 @@ func (r record) spec() vm.Spec {
 // errNoRecord means that the machine's directory is missing or unfinished.
 var errNoRecord = errors.New("no record of the machine")
 
+// errBadRecord means that what is in the record is not what was written.
+var errBadRecord = errors.New("the record of the machine is damaged")
+
 func loadRecord(f files) (record, error) {
 	raw, err := os.ReadFile(f.record())
 	if errors.Is(err, os.ErrNotExist) {
@@ -87,13 +90,13 @@ func loadRecord(f files) (record, error) {
 	}
 	var r record
 	if err := json.Unmarshal(raw, &r); err != nil {
-		return record{}, fmt.Errorf("cannot read record %q: %w", f.record(), err)
+		return record{}, fmt.Errorf("cannot read record %q: %w: %w", f.record(), errBadRecord, err)
 	}
 	if r.Version != recordVersion {
 		return record{}, fmt.Errorf("cannot use record %q: version is %d, want %d", f.record(), r.Version, recordVersion)
 	}
 	if string(r.ID) != filepath.Base(f.dir()) {
-		return record{}, fmt.Errorf("cannot use record %q: it belongs to %q", f.record(), r.ID)
+		return record{}, fmt.Errorf("cannot use record %q: %w: it belongs to %q", f.record(), errBadRecord, r.ID)
 	}
 	return r, nil
 }

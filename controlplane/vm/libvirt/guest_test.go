@@ -217,11 +217,11 @@ func leftovers(t *testing.T, d *Driver, id instance.ID) []string {
 // pidOf is the pid of a machine's hypervisor.
 func pidOf(t *testing.T, id instance.ID) int {
 	t.Helper()
-	pid, err := embedded.FindMachine(domainName(id), string(id))
-	if err != nil || pid == 0 {
-		t.Fatalf("cannot find the hypervisor of %q: %v", id, err)
+	found, err := embedded.Processes(func(p embedded.Process) bool { return p.IsMachine(domainName(id), string(id)) })
+	if err != nil || len(found) != 1 {
+		t.Fatalf("cannot find the one hypervisor of %q: %v, %v", id, found, err)
 	}
-	return pid
+	return found[0].PID
 }
 
 // lines yields what a process prints until it ends.

@@ -310,14 +310,14 @@ const goneGrace = 5 * time.Second
 
 // attach finds the machine's hypervisor process and watches it.
 func (m *machine) attach() error {
-	pid, err := embedded.FindMachine(m.name, string(m.id))
+	pid, err := m.d.root.FindMachine(m.name, string(m.id))
 	if err != nil {
 		return err
 	}
 	if pid == 0 {
 		return errors.New("cannot find the hypervisor's process")
 	}
-	file, err := embedded.OpenPIDFD(pid, func(p embedded.Process) bool { return p.IsMachine(m.name, string(m.id)) })
+	file, err := embedded.OpenPIDFD(pid, m.d.root.Hypervisor(m.name, string(m.id)))
 	if err != nil {
 		return err
 	}

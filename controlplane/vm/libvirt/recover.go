@@ -37,7 +37,8 @@ func (d *Driver) recover(ctx context.Context, h vm.Handle) (*machine, error) {
 		return m, nil
 	}
 	rec, err := loadRecord(m.files)
-	if errors.Is(err, errNoRecord) {
+	if errors.Is(err, errNoRecord) || errors.Is(err, errBadRecord) {
+		// Who has the machine must be able to end and to remove it.
 		rec, err = m.orphan()
 	}
 	if err == nil {

@@ -159,6 +159,10 @@ func TestRecord(t *testing.T) {
 		if _, err := loadRecord(f); err == nil || errors.Is(err, errNoRecord) {
 			t.Errorf("%s: a wrong record answers %v", name, err)
 		}
+		// What another version wrote is whole; what nobody wrote can only be removed.
+		if _, err := loadRecord(f); errors.Is(err, errBadRecord) != (name != "version") {
+			t.Errorf("%s: a wrong record answers %v", name, err)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -93,9 +94,49 @@ func (p Process) mentions(parts []string) bool {
 	return false
 }
 
-// FindMachine returns the hypervisor process of a machine, or pid 0.
-func FindMachine(name, uuid string) (int, error) {
-	found, err := Processes(func(p Process) bool { return p.IsMachine(name, uuid) })
+// ownFiles is in the path of everything that libvirt makes for a hypervisor
+// beneath a root of ours.
+const ownFiles = "/lib/qemu/"
+
+// elsewhere reports whether the process is a hypervisor of another root, as its
+// arguments show: name and uuid are those of a machine here when this state
+// directory is a copy of the one it belongs to.
+func (p Process) elsewhere(root *Root) bool {
+	return p.mentions([]string{ownFiles}) && !p.mentions(root.marks())
+}
+
+// marks are in the arguments of every hypervisor that was started from the root.
+func (r *Root) marks() []string {
+	var marks []string
+	for _, name := range r.Names() {
+		marks = append(marks, name+ownFiles)
+	}
+	return marks
+}
+
+// Hypervisor returns a function that knows the process of a machine of this root.
+func (r *Root) Hypervisor(name, uuid string) func(Process) bool {
+	return func(p Process) bool { return p.IsMachine(name, uuid) && !p.elsewhere(r) }
+}
+
+// uses reports whether the process has a file open that lies in a directory now,
+// whatever its path was when it was opened.
+func (p Process) uses(dir string) bool {
+	links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.PID))
+	if err != nil {
+		return false
+	}
+	for _, link := range links {
+		if path, err := os.Readlink(link); err == nil && strings.HasPrefix(path, dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// FindMachine returns the hypervisor process of a machine of this root, or pid 0.
+func (r *Root) FindMachine(name, uuid string) (int, error) {
+	found, err := Processes(r.Hypervisor(name, uuid))
 	if err != nil || len(found) == 0 {
 		return 0, err
 	}

@@ -25,10 +25,24 @@ const (
 // pretend starts a process whose arguments are those of a hypervisor.
 func pretend(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
+	return pretendIn(t, "", args...)
+}
+
+// pretendIn is pretend with a file that the process has open; empty: none.
+func pretendIn(t *testing.T, path string, args ...string) *exec.Cmd {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", append([]string{"-c", "read forever"}, args...)...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if path != "" {
+		f, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		cmd.Stdout = f
 	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -98,7 +112,7 @@ func TestSweep(t *testing.T) {
 	r := sweepRoot(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	names := []string{"sbx-live00000000", "sbx-ghost0000000", "sbx-dead00000000", "sbx-reused000000", "sbx-broken000000", "sbx-renamed00000"}
+	names := []string{"sbx-live00000000", "sbx-ghost0000000", "sbx-dead00000000", "sbx-reused000000", "sbx-broken000000", "sbx-renamed00000", "sbx-copied000000"}
 	live := pretend(t, machineArgs(names[0], testUUID, r.Dir)...)
 	r.status(t, names[0], testUUID, strconv.Itoa(live.Process.Pid))
 	r.status(t, names[1], testUUID, "0")
@@ -116,6 +130,10 @@ func TestSweep(t *testing.T) {
 	ghost := pretend(t, machineArgs(names[1], testUUID, r.Dir)...)
 	probe := pretend(t, "-machine", "none", "-qmp", "unix:"+r.Dir+"/lib/qemu/qmp-ABC/qmp.monitor,server=on")
 	other := pretend(t, machineArgs("sbx-elsewhere000", testUUID, "/another/root")...)
+	original := pretend(t, machineArgs(names[6], testUUID, "/another/root")...)
+	r.status(t, names[6], testUUID, strconv.Itoa(original.Process.Pid))
+	// This one was started when the directory had another name.
+	moved := pretendIn(t, filepath.Join(r.StateDir, "console"), machineArgs("sbx-moved0000000", testUUID, "/its/old/name")...)
 	dirs := map[string]bool{ // and whether they stay
 		"lib/qemu/domain-1-" + names[0]: true, "lib/qemu/ram/1-" + names[0]: true,
 		"lib/qemu/domain-2-" + names[2]: false, "lib/qemu/ram/2-" + names[2]: false,
@@ -131,7 +149,7 @@ func TestSweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(swept.Kept, names[:1]) || len(swept.Dropped) != 5 || len(swept.Killed) != 2 {
+	if !slices.Equal(swept.Kept, names[:1]) || len(swept.Dropped) != 6 || len(swept.Killed) != 3 {
 		t.Errorf("swept %+v", swept)
 	}
 	for i, name := range names {
@@ -150,12 +168,12 @@ func TestSweep(t *testing.T) {
 			t.Errorf("%s stays: %v", dir, !stays)
 		}
 	}
-	for name, p := range map[string]*exec.Cmd{"ghost": ghost, "probe": probe} {
+	for name, p := range map[string]*exec.Cmd{"ghost": ghost, "probe": probe, "moved": moved} {
 		if err := p.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
 			t.Errorf("%s ended by %v", name, err)
 		}
 	}
-	for name, p := range map[string]*exec.Cmd{"live": live, "innocent": innocent, "other": other} {
+	for name, p := range map[string]*exec.Cmd{"live": live, "innocent": innocent, "other": other, "original": original} {
 		if err := p.Process.Signal(syscall.Signal(0)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

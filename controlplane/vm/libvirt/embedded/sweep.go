@@ -42,14 +42,15 @@ const (
 //   - a status file with pid 0 becomes a machine that can be neither ended nor
 //     made again;
 //   - a status file whose pid now belongs to another process makes libvirt
-//     kill that process;
+//     kill that process, be it the same machine's in the state directory that
+//     this one was copied from;
 //   - hypervisors without a status file, capability probes among them, run for
 //     ever.
 //
 // It may only run under the claim and before libvirt connects.
 func Sweep(ctx context.Context, root *Root) (Swept, error) {
 	var s Swept
-	kept, err := s.statuses(filepath.Join(root.Dir, "run", "qemu"))
+	kept, err := s.statuses(root)
 	if err != nil {
 		return s, err
 	}
@@ -61,7 +62,8 @@ func Sweep(ctx context.Context, root *Root) (Swept, error) {
 
 // statuses drops status files that are not proven by a live hypervisor and
 // returns the uuids, by name, of those that are.
-func (s *Swept) statuses(dir string) (map[string]string, error) {
+func (s *Swept) statuses(root *Root) (map[string]string, error) {
+	dir := filepath.Join(root.Dir, "run", "qemu")
 	kept := map[string]string{}
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -75,7 +77,7 @@ func (s *Swept) statuses(dir string) (map[string]string, error) {
 		if !ok {
 			continue
 		}
-		st, why := prove(filepath.Join(dir, f.Name()), name)
+		st, why := prove(root, filepath.Join(dir, f.Name()), name)
 		if why == "" {
 			kept[name] = st.Domain.UUID
 			s.Kept = append(s.Kept, name)
@@ -99,7 +101,7 @@ func (s *Swept) statuses(dir string) (map[string]string, error) {
 }
 
 // prove reads a status file and returns why it must go, or "".
-func prove(path, name string) (status, string) {
+func prove(root *Root, path, name string) (status, string) {
 	var st status
 	info, err := os.Stat(path)
 	if err != nil || info.Size() > maxStatus {
@@ -122,24 +124,30 @@ func prove(path, name string) (status, string) {
 	if err != nil || len(args) == 0 {
 		return st, fmt.Sprintf("its hypervisor (pid %d) is gone", st.PID)
 	}
-	if !(Process{PID: st.PID, Args: args}).IsMachine(st.Domain.Name, st.Domain.UUID) {
+	p := Process{PID: st.PID, Args: args}
+	if !p.IsMachine(st.Domain.Name, st.Domain.UUID) {
 		return st, fmt.Sprintf("pid %d is another process now", st.PID)
+	}
+	if p.elsewhere(root) {
+		return st, fmt.Sprintf("pid %d belongs to another state directory, of which this one is a copy", st.PID)
 	}
 	return st, ""
 }
 
 // strays kills hypervisors that were started from this root, as their
-// arguments show, and that no status file speaks for.
+// arguments show, or use its files although it has been moved since, and that no
+// status file speaks for.
 func (s *Swept) strays(ctx context.Context, root *Root, kept map[string]string) error {
-	var marks []string
-	for _, name := range root.Names() {
-		marks = append(marks, name+"/lib/qemu/")
-	}
+	marks := root.marks()
 	stray := func(p Process) bool {
-		if !p.mentions(marks) || p.PID == os.Getpid() {
+		if p.PID == os.Getpid() {
 			return false
 		}
 		name, uuid := p.machine()
+		moved := func() bool { return name != "" && p.elsewhere(root) && p.uses(root.StateDir) }
+		if !p.mentions(marks) && !moved() {
+			return false
+		}
 		known, ok := kept[name]
 		return !ok || known != uuid
 	}
