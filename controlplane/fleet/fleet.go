@@ -119,6 +119,7 @@ func New(cfg Config) *Fleet {
 // although there are machines is refused, since it may be that the old one was
 // lost: nothing is then changed.
 func (f *Fleet) Start(ctx context.Context) error {
+	began := f.read()
 	if err := f.events.load(ctx); err != nil {
 		return err
 	}
@@ -145,7 +146,7 @@ func (f *Fleet) Start(ctx context.Context) error {
 	if err := f.quarantine(ctx, seen); err != nil {
 		return err
 	}
-	f.workers.Go(func() { f.keep(f.run) })
+	f.workers.Go(func() { f.keep(f.run, began) })
 	f.mu.Lock()
 	f.begun = true
 	f.mu.Unlock()

@@ -223,14 +223,13 @@ func (f *Fleet) tell(ctx context.Context, o orphan, reason string) {
 
 // keep compares machines and instances again and again, and removes machines
 // whose time of grace has passed, until ctx ends.
-func (f *Fleet) keep(ctx context.Context) {
+func (f *Fleet) keep(ctx context.Context, last reading) {
 	every := keepEvery
 	if g := f.cfg.OrphanGrace; g > 0 {
 		every = min(every, max(g/4, 100*time.Millisecond))
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	wall, passed := f.cfg.Now(), f.cfg.Passed()
 	for {
 		select {
 		case <-tick.C:
@@ -238,25 +237,36 @@ func (f *Fleet) keep(ctx context.Context) {
 			return
 		}
 		f.ops.flush(ctx)
-		if err := f.regrace(ctx, wall.Add(f.cfg.Passed()-passed)); err != nil {
+		// One look at the clock for both: it may be set in between.
+		now := f.read()
+		if err := f.regrace(ctx, now.wall.Sub(last.wall.Add(now.passed-last.passed))); err != nil {
 			f.log.WarnContext(ctx, "cannot note that the clock was set", "error", err)
 			continue // and removes nothing before its time
 		}
-		wall, passed = f.cfg.Now(), f.cfg.Passed()
-		if err := f.sweep(ctx); err != nil && ctx.Err() == nil {
+		last = now
+		if err := f.sweep(ctx, now.wall); err != nil && ctx.Err() == nil {
 			f.log.WarnContext(ctx, "cannot compare machines and instances", "error", err)
 		}
 	}
 }
 
+// reading is one look at the clock: on the wall, and by how much time has passed
+// since some moment.
+type reading struct {
+	wall   time.Time
+	passed time.Duration
+}
+
+func (f *Fleet) read() reading { return reading{f.now(), f.cfg.Passed()} }
+
 // clockSet is how far the clock must be from where it should be to have been set.
 const clockSet = time.Minute
 
 // regrace gives machines without an instance the grace that is left to them when
-// the clock was set: it should be at due. A clock that was wrong at the start of
-// the host must not cost them.
-func (f *Fleet) regrace(ctx context.Context, due time.Time) error {
-	jump := f.cfg.Now().Round(0).Sub(due.Round(0)).Truncate(time.Millisecond)
+// the clock was set by jump. One that was wrong at the start of the host must
+// not cost them.
+func (f *Fleet) regrace(ctx context.Context, jump time.Duration) error {
+	jump = jump.Truncate(time.Millisecond)
 	if jump.Abs() < clockSet {
 		return nil
 	}
@@ -276,7 +286,7 @@ func (f *Fleet) regrace(ctx context.Context, due time.Time) error {
 }
 
 // sweep is one round of keep.
-func (f *Fleet) sweep(ctx context.Context) error {
+func (f *Fleet) sweep(ctx context.Context, now time.Time) error {
 	seen, err := f.survey(ctx)
 	if err != nil {
 		return err
@@ -287,7 +297,6 @@ func (f *Fleet) sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	now := f.now()
 	var errs []error
 	for _, o := range f.orphanList() {
 		if o.RemoveAfter.IsZero() || now.Before(o.RemoveAfter) {

@@ -180,7 +180,7 @@ func TestSweepWaits(t *testing.T) {
 		p := &provider{available: true, found: []vm.Found{{ID: one}}, err: vm.ErrGone}
 		l := &ledger{all: []Orphan{{Provider: "a", ID: one, Since: now, RemoveAfter: c.after}}}
 		f := keeps(t, l, time.Hour, &now, map[string]vm.Driver{"a": p})
-		if err := f.sweep(t.Context()); err != nil || p.recovered != c.want {
+		if err := f.sweep(t.Context(), f.now()); err != nil || p.recovered != c.want {
 			t.Errorf("%s: %v, touched %d times, want %d", name, err, p.recovered, c.want)
 		}
 	}

@@ -47,8 +47,8 @@ func TestStartThatCameUpAllTheSame(t *testing.T) {
 	}{
 		"a start is cancelled":        {instance.Stopping, true, "", CodeCanceled, instance.Stopped, false},
 		"a create is cancelled":       {instance.Deleting, true, "", CodeCanceled, instance.Deleting, true},
-		"a stop cuts it short":        {instance.Stopping, false, instance.StopRequested, "", instance.Stopped, false},
-		"a delete cuts it short":      {instance.Deleting, false, instance.DeleteRequested, "", instance.Deleting, true},
+		"a stop cuts it short":        {instance.Stopping, false, instance.StopRequested, CodeCanceled, instance.Stopped, false},
+		"a delete cuts it short":      {instance.Deleting, false, instance.DeleteRequested, CodeCanceled, instance.Deleting, true},
 		"a cancelled one, and a stop": {instance.Stopping, true, instance.StopRequested, CodeCanceled, instance.Stopped, false},
 	} {
 		t.Run(name, func(t *testing.T) {
