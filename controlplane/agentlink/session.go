@@ -158,7 +158,8 @@ func (l *Link) greet(ctx context.Context, c agentv1.AgentClient) (*agentv1.Hello
 	}
 	if !slices.Contains(versions, h.GetProtocolVersion()) {
 		return nil, fault(instance.Guest, CodeVersion, "rebuild the images, so that agent and host are of one version",
-			fmt.Errorf("cannot use agent: it speaks protocol version %d, this host version %d", h.GetProtocolVersion(), agentv1.ProtocolVersion))
+			fmt.Errorf("cannot use agent: it speaks protocol version %d, this host version %d",
+				h.GetProtocolVersion(), agentv1.ProtocolVersion))
 	}
 	if err := checkHello(h); err != nil {
 		return nil, err

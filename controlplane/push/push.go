@@ -359,7 +359,10 @@ func (s *Service) launch(h Hook, owner share.Owner) {
 		old.stop()
 	}
 	ctx, stop := context.WithCancel(s.ctx)
-	w := &worker{s: s, hook: h, p: h.Progress.resumed(s.cfg.Now()), saved: h.Progress.Delivered, stop: stop, done: make(chan struct{}), owner: owner}
+	w := &worker{
+		s: s, hook: h, p: h.Progress.resumed(s.cfg.Now()), saved: h.Progress.Delivered,
+		stop: stop, done: make(chan struct{}), owner: owner,
+	}
 	s.workers[h.key()] = w
 	s.held[owner]++
 	s.wg.Go(func() {

@@ -15,7 +15,8 @@ type trouble struct{ code, hint string }
 // troubles are the conditions, by SQLite's word for them.
 func troubles() map[sqlite3.ErrNo]trouble {
 	return map[sqlite3.ErrNo]trouble{
-		sqlite3.ErrFull: {"store.full", "free space on the disk of the state directory: remove instances that you do not need with `sandboxctl rm`"},
+		sqlite3.ErrFull: {"store.full", "free space on the disk of the state directory: " +
+			"remove instances that you do not need with `sandboxctl rm`"},
 		sqlite3.ErrBusy: {"store.busy", "another program holds the database: end it, then try again"},
 		sqlite3.ErrLocked: {
 			"store.busy", "another program holds the database: end it, then try again",
