@@ -235,7 +235,7 @@ func TestOldOperationsAreDropped(t *testing.T) {
 	sqlite.ExecForTest(t, db, `WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 10002)
 		INSERT INTO operations (id, tenant, kind, instance, name, state, phase, percent, warnings, steps, canceling,
 		created_ms, updated_ms, ended_ms)
-		SELECT printf('%08d', i), 'default', 'k', 'i', 'n', 'x', '', 0, 'null', 'null', 0, 1, 1, iif(i = 1, NULL, 1) FROM n`)
+		SELECT printf('%08d', i), 'default', 'k', 'i', 'n', iif(i = 1, 'running', 'succeeded'), '', 0, 'null', 'null', 0, 1, 1, iif(i = 1, NULL, 1) FROM n`)
 	next := fleet.Operation{ID: "1", Tenant: "default", Kind: "k", State: fleet.OperationPending, CreatedAt: time.Now(), UpdatedAt: time.Now()}
 	if err := db.Fleet().Apply(t.Context(), &fleet.Change{Operation: &next}); err != nil {
 		t.Fatal(err)
