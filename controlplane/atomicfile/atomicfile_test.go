@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -46,6 +48,59 @@ func TestWriteThatFails(t *testing.T) {
 	if err := atomicfile.Write(filepath.Join(dir, "none", "file"), nil, 0o600); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a directory: %v", err)
 	}
+}
+
+// TestWriteSweeps what dead writers of the same file have left, and nothing
+// else.
+func TestWriteSweeps(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a[b]*")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{".file.1234567", ".file.txt", ".file.", ".other.1234567", ".file.7654321"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	living, err := os.Open(filepath.Join(dir, ".file.7654321"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer living.Close()
+	if err := syscall.Flock(int(living.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if err := atomicfile.Write(filepath.Join(dir, "file"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if want := []string{".file.", ".file.7654321", ".file.txt", ".other.1234567", "file"}; !slices.Equal(names, want) {
+		t.Errorf("left are %q, want %q", names, want)
+	}
+}
+
+// TestWriters at the same time all succeed, and leave one file.
+func TestWriters(t *testing.T) {
+	dir := t.TempDir()
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 20 {
+				if err := atomicfile.Write(filepath.Join(dir, "file"), []byte("x"), 0o600); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	onlyFile(t, dir)
 }
 
 // TestWriteKeepsTheOwner of a file that root changes for somebody else.

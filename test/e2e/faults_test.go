@@ -54,7 +54,7 @@ func TestNameTaken(t *testing.T) {
 	if r.Code == 0 {
 		t.Error("status is 0")
 	}
-	wants(t, r.Stderr, "taken", "--name", "sandboxctl rm")
+	wants(t, r.Stderr, "taken", "choose another name", "sandboxctl rm taken")
 }
 
 func TestNoToken(t *testing.T) {
