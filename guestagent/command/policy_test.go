@@ -272,6 +272,32 @@ func TestLadder(t *testing.T) {
 	})
 }
 
+// TestStopOnce: a tree stands still when each of it was told, and has stopped.
+func TestStopOnce(t *testing.T) {
+	const nobody = 1 << 30 // beyond every pid
+	table := func(stopped, newborn bool) []process {
+		all := []process{{pid: nobody, ppid: 1}, {pid: nobody + 1, ppid: nobody, stopped: stopped}, {pid: nobody + 2, ppid: nobody + 1, zombie: true}}
+		if newborn {
+			all = append(all, process{pid: nobody + 3, ppid: nobody + 1, stopped: true})
+		}
+		return all
+	}
+	told := map[int]bool{}
+	for i, c := range []struct{ stopped, newborn, all bool }{
+		{false, false, false}, // it is told now
+		{false, false, false}, // and is in the midst of something yet
+		{true, true, false},   // of a fork: that one is told now
+		{true, true, true},
+	} {
+		if got := stopOnce(table(c.stopped, c.newborn), nobody, told); got != c.all {
+			t.Errorf("look %d: %t, want %t", i+1, got, c.all)
+		}
+	}
+	if len(told) != 2 || !told[nobody+1] || !told[nobody+3] {
+		t.Errorf("told were %v", told)
+	}
+}
+
 func TestDescendants(t *testing.T) {
 	t.Parallel()
 	table := []process{{pid: 1}, {pid: 10, ppid: 1}, {pid: 11, ppid: 10}, {pid: 12, ppid: 11}, {pid: 13, ppid: 11, zombie: true},

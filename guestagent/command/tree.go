@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,6 +13,7 @@ import (
 type process struct {
 	pid, ppid int
 	zombie    bool
+	stopped   bool
 }
 
 // descendants lists the living descendants of a process, nearest first. The
@@ -82,7 +84,9 @@ func parseStat(pid int, data []byte) (process, bool) {
 		return process{}, false
 	}
 	state := fields[0][0]
-	return process{pid: pid, ppid: ppid, zombie: state == 'Z' || state == 'X'}, true
+	return process{
+		pid: pid, ppid: ppid, zombie: state == 'Z' || state == 'X', stopped: state == 'T' || state == 't',
+	}, true
 }
 
 // signalTree sends a signal to all descendants of this process.
@@ -92,24 +96,45 @@ func signalTree(sig unix.Signal) {
 	}
 }
 
-// stopTree stops all descendants of this process. It looks again until it has
-// found no new one, so that one that is just being born is not missed: what has
-// been told to stop forks no more.
+// stopPause lies between two looks of stopTree, of which there are at most
+// stopLooks: a process that waits for a disk, or for a child that has not begun
+// its program, does not stop.
+const (
+	stopPause = time.Millisecond
+	stopLooks = 250
+)
+
+// stopTree stops all descendants of this process. It looks again until all have
+// stopped, so that one that is just being born is not missed: what has been told
+// to stop begins no fork, but may be in the midst of one until it has stopped.
 func stopTree() {
-	stopped := map[int]bool{}
-	for range 16 {
-		fresh := 0
-		for _, pid := range descendants(processTable(), os.Getpid()) {
-			if !stopped[pid] {
-				stopped[pid] = true
-				fresh++
-				_ = unix.Kill(pid, unix.SIGSTOP)
-			}
+	again := time.NewTicker(stopPause)
+	defer again.Stop()
+	told := map[int]bool{}
+	for range stopLooks {
+		if stopOnce(processTable(), os.Getpid(), told) {
+			return
 		}
-		if fresh == 0 {
-			break
+		<-again.C
+	}
+}
+
+// stopOnce tells the descendants that are not told yet to stop, and reports
+// whether there are none, and all others have.
+func stopOnce(table []process, of int, told map[int]bool) bool {
+	stopped := make(map[int]bool, len(table))
+	for _, p := range table {
+		stopped[p.pid] = p.stopped
+	}
+	all := true
+	for _, pid := range descendants(table, of) {
+		all = all && told[pid] && stopped[pid]
+		if !told[pid] {
+			told[pid] = true
+			_ = unix.Kill(pid, unix.SIGSTOP) // it may be gone by now
 		}
 	}
+	return all
 }
 
 // terminateTree asks all descendants of this process to end, also those that
