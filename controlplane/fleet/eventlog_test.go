@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 // shelf is a store of events only; it keeps the newest few.
 type shelf struct {
 	Store
+	mu    sync.Mutex
 	keep  uint64
 	all   []Event
 	asked int
@@ -24,6 +26,8 @@ func (s *shelf) Apply(ctx context.Context, c *Change) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for i := range c.Events {
 		c.Events[i].Seq = s.last() + 1
 		s.all = append(s.all, c.Events[i])
@@ -42,6 +46,8 @@ func (s *shelf) last() uint64 {
 }
 
 func (s *shelf) Events(_ context.Context, after uint64, f EventFilter, limit int) (EventPage, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.asked++
 	p := EventPage{Last: s.last(), Read: s.last()}
 	if len(s.all) > 0 {
