@@ -207,7 +207,8 @@ func TestClockOfLives(t *testing.T) {
 }
 
 // lives wants instances that run and take requests, after all that is due has
-// been looked at: a change passes through the same queue.
+// been looked at: a change passes through the same queue. No machine is there
+// that is none of theirs, and none is lost.
 func (f *flock) lives(names ...string) {
 	f.Helper()
 	for _, name := range names {
@@ -215,6 +216,25 @@ func (f *flock) lives(names ...string) {
 		if err != nil || v.Phase != life.Running {
 			f.Errorf("at %v %q is %q: %v", f.clock.Now(), name, v.Phase, err)
 		}
+	}
+	page, err := f.List(f.Context(), fleet.Filter{})
+	f.check(err)
+	found, err := f.hosts.List(f.Context())
+	f.check(err)
+	runs := map[life.ID]bool{}
+	for _, m := range found {
+		runs[m.ID] = m.Running
+	}
+	for _, v := range page.Views {
+		running, there := runs[v.ID]
+		if !there || running != (v.Phase == life.Running) {
+			f.Errorf("at %v %q is %s, and its machine is there: %t, running: %t", f.clock.Now(), v.Name, v.Phase, there, running)
+		}
+		delete(runs, v.ID)
+	}
+	orphans, err := f.Orphans(f.Context())
+	if err != nil || len(orphans) > 0 || len(runs) > 0 {
+		f.Errorf("at %v there are the machines %v of nobody, known are %v, %v", f.clock.Now(), runs, orphans, err)
 	}
 }
 
